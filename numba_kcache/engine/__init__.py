@@ -516,7 +516,7 @@ class Lookup:
     def lacks_compilers(self, request: Request) -> bool:
         """Check whether one of the request's compilers is not installed, if that can be found quickly."""
         sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
-        self._absent.update(each for each in sought if self.toolchain.library(each, saves=False) is None)
+        self._absent.update(each for each in sought if self.toolchain.library(each) is None)
         return not self._absent.isdisjoint(request.libraries)
 
     def takes_any_compiler(self, components: Sequence[Component]) -> bool:

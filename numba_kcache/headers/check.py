@@ -186,12 +186,9 @@ class Checking:
             self._bytes += stat.size
             if self._bytes > MOST_BYTES:
                 raise ValueError("there is too much to read")
-            reading = read_steady(path)
-            stat, found = reading.stat, digest(reading.data)
-            if is_settled(stat, path, self._now_ns, has_writer=reading.has_writer):
-                self.stats[place] = stat
-            self._digests[stat] = found
-        elif is_settled(stat, path, self._now_ns, has_writer=None):
+            stat, data = read_steady(path)
+            self._digests[stat] = digest(data)
+        if is_settled(stat, path, self._now_ns):
             self.stats[place] = stat
         return self._digests[stat]
 
@@ -270,7 +267,7 @@ def toolkit_now(
 
 def _answer_of(path: str) -> str:
     try:
-        return FOLDER if os.path.isdir(path) else digest(read_steady(path).data)
+        return FOLDER if os.path.isdir(path) else digest(read_steady(path)[1])
     except (OSError, ValueError):
         return ABSENT
 

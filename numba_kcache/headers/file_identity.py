@@ -2,15 +2,13 @@
 
 Promise     A file with an equal `FileStat` has the content it had then, if `is_settled` was true then.
 Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so a
-            restored mtime does not deceive it. Two changes within one tick of the file system's clock have the same
-            ctime: a stat is settled only once ctime is two seconds old. A process that writes through a shared mapping
-            does not set ctime at each write. So before a file is read, a read lease is taken and released; the kernel
-            refuses the lease if the file is open or mapped for writing, and then the stat is not settled. Where leases
-            are not available, the file has to be older than any dirty page. Where another host can write (network file
-            systems) or the kernel does not set ctime, no stat is settled and contents are compared.
-Source      stat(2), fcntl(2) "Leases"; ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a
-            mapping does not set ctime once the page was read (seen on Linux 6.18); elsewhere it does, once the page was
-            written back.
+            restored mtime does not deceive it. But two changes within one tick of the file system's clock have the same
+            ctime, and a process that writes through a shared mapping does not set ctime at each write. So a file is
+            settled once it is older than any dirty page, and a folder, which has no writers, after two seconds. Where
+            another host can write (network file systems) or the kernel does not set ctime, no stat is settled and
+            contents are compared.
+Source      stat(2); ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a mapping does not set
+            ctime once the page was read (seen on Linux 6.18); elsewhere it does, once the page was written back.
 """
 
 from __future__ import annotations
@@ -46,15 +44,6 @@ class FileStat(NamedTuple):
     inode: int
 
 
-class Reading(NamedTuple):
-    """A file's content and stat; the stat was equal before and after reading. `has_writer`: a process had the file open
-    or mapped for writing; None if that is unknown."""
-
-    stat: FileStat
-    data: bytes
-    has_writer: bool | None
-
-
 class Unsteady(OSError):
     """The file changed while it was read."""
 
@@ -64,7 +53,7 @@ def stat_of(found: os.stat_result) -> FileStat:
     return FileStat(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
 
 
-def read_steady(path: str) -> Reading:
+def read_steady(path: str) -> tuple[FileStat, bytes]:
     """Read a regular file and its stat, which must be equal before and after.
 
     Raises:
@@ -76,13 +65,13 @@ def read_steady(path: str) -> Reading:
         before = os.fstat(handle)
         if not modes.S_ISREG(before.st_mode) or before.st_size > MAX_HEADER_BYTES:
             raise OSError(f"not a regular file of at most {MAX_HEADER_BYTES} bytes")
-        has_writer, data = _has_writer(handle), b""
+        data = b""
         while chunk := os.read(handle, before.st_size + 1 - len(data)):
             data += chunk
         now = stat_of(os.fstat(handle))
         if now != stat_of(before) or len(data) != now.size:
             raise Unsteady("it changed while it was read")
-        return Reading(now, data, has_writer)
+        return now, data
     finally:
         os.close(handle)
 
@@ -104,21 +93,17 @@ _FOR_OPENSSL_BYTES = 1 << 20
 _digested_bytes = 0
 
 
-def is_settled(stat: FileStat, path: str, now_ns: int, *, has_writer: bool | None) -> bool:
+def is_settled(stat: FileStat, path: str, now_ns: int, *, is_folder: bool = False) -> bool:
     """Check whether an equal stat at any later time implies equal content.
 
     Args:
-        stat: The stat of a file, or of a folder, which has no writers.
+        stat: The stat of a file or folder.
         path: Its path.
         now_ns: The time before it was read.
-        has_writer: As in `Reading`.
+        is_folder: Whether it is a folder.
     """
-    if stat.ctime_ns + SETTLED_AFTER_NS > now_ns:
-        return False
-    kind = _kind(path, stat.device)
-    # an overlay does not report writers of a file in its lower layer
-    is_written = has_writer is False and kind != "overlay"
-    return kind in _LOCAL and (is_written or stat.ctime_ns + WRITTEN_BACK_AFTER_NS <= now_ns)
+    settled_ns = stat.ctime_ns + (SETTLED_AFTER_NS if is_folder else WRITTEN_BACK_AFTER_NS)
+    return settled_ns <= now_ns and _kind(path, stat.device) in _LOCAL
 
 
 def is_settled_without(names: Sequence[str], stat: FileStat, folder: str, now_ns: int) -> bool:
@@ -127,25 +112,9 @@ def is_settled_without(names: Sequence[str], stat: FileStat, folder: str, now_ns
     It does not for the name of a link that leads nowhere, or of a file that may not be read: what these lead to can
     change while their folder does not.
     """
-    return is_settled(stat, folder, now_ns, has_writer=False) and not any(
+    return is_settled(stat, folder, now_ns, is_folder=True) and not any(
         os.path.lexists(os.path.join(folder, each)) for each in names
     )
-
-
-def _has_writer(handle: int) -> bool | None:
-    """Check whether a process has the open file open, or mapped, for writing; None if that cannot be known."""
-    try:
-        import fcntl
-        import signal
-
-        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent if another process opens it; SIGIO would kill
-        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    return False
 
 
 def _kind(path: str, device: int) -> str:

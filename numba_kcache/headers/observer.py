@@ -22,9 +22,8 @@ from ..model import Artifact, NamedTuple
 from ..toolchain.loaded import called_library, loaded_library
 from ..toolchain.nvrtc import run_nvrtc
 
-Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
-"""Kind ("r" read, "l" looked up, "o" not recorded), path, errno, whether the file has a writer, stat, and bytes
-read."""
+Event = tuple[str, bytes, int, tuple[int, int, int, int, int, int], bytes]
+"""Kind ("r" read, "l" looked up, "o" not recorded), path, errno, stat, and bytes read."""
 
 _MOST_KEPT = 64 << 20
 """Bytes of headers above which those of older marks are forgotten."""
@@ -107,7 +106,7 @@ def begin_observing() -> Mark:
     """
     for seen in _thread.watches[-1:]:
         seen.collect()
-        if _thread.watches == [seen] and sum(len(each[5]) for each in seen.events) > _MOST_KEPT:
+        if _thread.watches == [seen] and sum(len(each[4]) for each in seen.events) > _MOST_KEPT:
             seen.end()
             seen.is_lost, seen.events = True, []  # of marks that nobody ends, since their compiles failed
     seen = _thread.watches[-1] if _thread.watches else Seen()

@@ -72,7 +72,7 @@ def compile_observed(
         if not events:  # not seen; or another library called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
-        texts = [*search.texts, *(each[5] for each in events)] if forced else []
+        texts = [*search.texts, *(each[4] for each in events)] if forced else []
         is_named = search.has_lines or words.has_location(*texts)
         is_named = is_named or any(b"assert" in each or b"include_next" in each for each in texts)
         is_beside = any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events)
@@ -143,11 +143,10 @@ class Recording:
         self.texts: dict[str, bytes] = {}
         self.others: dict[str, bytes] = {}
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
-        self._writers: dict[Place, bool | None] = {}
         self.seen = [*events]
         working, known = roots.working or working_directory(), dict[str, Place]()
         place_of = placing(roots.folders, roots.working)
-        for kind, name, error, writer, (*stat, mode), data in self.seen:
+        for kind, name, error, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
             if path in (".", working):
                 continue
@@ -181,7 +180,6 @@ class Recording:
             if is_new or content:
                 self.answers[place] = FileStat(*stat), content
             if kind == "r":
-                self._writers[place] = None if writer < 0 else bool(writer)
                 texts[path] = data
 
     def transcript(self) -> Transcript:
@@ -217,7 +215,7 @@ class Recording:
         stat, content = self.answers[place] or (None, "")
         if stat is None or content in ("", FOLDER):
             return False
-        return is_settled(stat, self._roots.path(place), self._now_ns, has_writer=self._writers[place])
+        return is_settled(stat, self._roots.path(place), self._now_ns)
 
     def _settled_folder(self, folder: Place, absent: Sequence[str]) -> FileStat | None:
         """Return the stat of a folder that did not change since before the compile, and has none of these names; None

@@ -9,7 +9,7 @@
  *          this module (-z nodelete).
  * Refuses  A library that imports a function which is in none of the lists below could read a file unseen: `observe` returns
  *          the function's name, and writes nothing. A call that reads in a way which cannot be recorded is in the list, as 'o'.
- * Source   System V ABI, AMD64 and AArch64 supplements: relocations; fcntl(2) "Leases"; memfd_create(2). Imports of NVRTC 12.9.86,
+ * Source   System V ABI, AMD64 and AArch64 supplements: relocations; memfd_create(2). Imports of NVRTC 12.9.86,
  *          13.0.88 and 13.5.37. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -40,7 +39,6 @@ typedef struct Event {
     struct Event *next, *in_bucket;
     char kind;        /* 'r' read, 'm' missing when it was opened, 'l' looked up, 'o' a call that cannot be recorded */
     int error;        /* errno of a call that failed */
-    signed char has_writer;  /* whether some process had the file open for writing; -1: unknown */
     struct stat stat;
     char *data;
     size_t size;
@@ -112,16 +110,6 @@ static void without_clock(char *data, size_t size) {
             at[2] = 'X';
 }
 
-/* Check whether a process has the file open, or mapped, for writing: the kernel refuses a read lease then. */
-static signed char has_writer(int file) {
-    fcntl(file, F_SETSIG, SIGURG);  /* sent if another process opens it meanwhile; the default, SIGIO, would kill */
-    if (fcntl(file, F_SETLEASE, F_RDLCK) == 0) {
-        fcntl(file, F_SETLEASE, F_UNLCK);
-        return 0;
-    }
-    return errno == EAGAIN ? 1 : -1;
-}
-
 static char *content(int file, size_t size) {
     char *data = malloc(size + 1);
     size_t at = 0;
@@ -155,7 +143,6 @@ static int copied(int file, const char *path) {
     if (!S_ISREG(before.st_mode))
         return note('o', path, ENXIO, &before), -1;
     Event *read = known('r', path, 0, &before);
-    signed char writer = read ? 0 : has_writer(file);
     char *data = read ? read->data : NULL;  /* it reads the bytes that are in the list once more */
     for (int try = 0; !read && try < MOST_TRIES; try++, before = after) {
         data = content(file, before.st_size);
@@ -181,7 +168,7 @@ static int copied(int file, const char *path) {
     Event *event = note(is_kept ? 'r' : 'o', path, is_kept ? 0 : EFBIG, &before);
     if (!event || !is_kept)
         return free(data), close(copy), -1;
-    event->has_writer = writer, event->data = data, event->size = size;
+    event->data = data, event->size = size;
     return copy;
 }
 
@@ -564,14 +551,14 @@ PyObject *begin_watch(PyObject *module, PyObject *is_edited) {
 
 static PyObject *event_row(const Event *event) {
     const struct stat *stat = &event->stat;
-    return Py_BuildValue("(Cyii(LLLKKi)y#)", event->kind, event->path, event->error, event->has_writer, (long long)stat->st_size,
+    return Py_BuildValue("(Cyi(LLLKKi)y#)", event->kind, event->path, event->error, (long long)stat->st_size,
                          stat->st_mtim.tv_sec * 1000000000ll + stat->st_mtim.tv_nsec,
                          stat->st_ctim.tv_sec * 1000000000ll + stat->st_ctim.tv_nsec, (unsigned long long)stat->st_dev,
                          (unsigned long long)stat->st_ino, (int)stat->st_mode, event->data ? event->data : "",
                          (Py_ssize_t)event->size);
 }
 
-/* unwatch() -> rows (kind, path, errno, has_writer, (size, mtime, ctime, device, inode, mode), bytes), of the innermost watch. */
+/* unwatch() -> rows (kind, path, errno, (size, mtime, ctime, device, inode, mode), bytes), of the innermost watch. */
 PyObject *end_watch(PyObject *module, PyObject *unused) {
     Watch *ended = watch;
     if (!ended)

@@ -112,52 +112,45 @@ class Toolchain:
             found = dict(zip((*libraries, *distributions), file_identities(files), strict=True))
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
-            self._is_identifying = True
-            try:
-                for name, row in zip(libraries, rows, strict=True):
-                    if row is not None and row[2:] == found[name] and name not in called:
-                        builds[name] = row[1]
-                    elif looks or name in called:
-                        library = self._library(name, row)
-                        builds[name] = library.build if library else None
-                    else:
-                        return None
-                for name, row in zip(distributions, known, strict=True):
-                    if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
-                        versions[name] = self._imported(name)
-                    elif row is not None and row[3:] == found[name]:
-                        versions[name] = row[0]
-                    elif looks:
-                        versions[name] = self.version(name)
-                    else:
-                        return None
-            finally:
-                self._is_identifying = False  # not saved: a compile may follow, after which more is known
+            for name, row in zip(libraries, rows, strict=True):
+                if row is not None and row[2:] == found[name] and name not in called:
+                    builds[name] = row[1]
+                elif looks or name in called:
+                    library = self._library(name, row)
+                    builds[name] = library.build if library else None
+                else:
+                    return None
+            for name, row in zip(distributions, known, strict=True):
+                if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
+                    versions[name] = self._imported(name)
+                elif row is not None and row[3:] == found[name]:
+                    versions[name] = row[0]
+                elif looks:
+                    versions[name] = self.version(name)
+                else:
+                    return None
             return builds, versions
 
     def settle(self) -> None:
-        """Save identities found since the record was last saved."""
+        """Save what was found since the last call. Where only the identities of files differ, as in each container that
+        shares a cache, it is saved only after a compiler was loaded."""
         with self._lock:
             if self.is_dirty:
-                self._save()
+                record = self._remembered()
+                facts = _facts(record)
+                if self._has_loaded or facts != self._facts:
+                    self.is_dirty, self._facts = False, facts
+                    self.save_record(self._name, record._asdict())
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
-        self._lock, self._is_identifying, self.is_dirty = threading.RLock(), False, False
+        self._lock, self.is_dirty = threading.RLock(), False
 
-    def library(self, name: str, *, saves: bool = True) -> Library | None:
+    def library(self, name: str) -> Library | None:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
-        links, as `"numba.cuda:cudadevrt"`; None if it is absent.
-
-        Without `saves`, a new identity is stored by the next call that saves, or by `settle`.
-        """
+        links, as `"numba.cuda:cudadevrt"`; None if it is absent."""
         with self._lock:
-            row = self._remembered(is_checked=True).libraries.get(name)
-            before, self._is_identifying = self._is_identifying, not saves
-            try:
-                return self._library(name, row)
-            finally:
-                self._is_identifying = before
+            return self._library(name, self._remembered(is_checked=True).libraries.get(name))
 
     def _library(self, name: str, row: list[Any] | None) -> Library | None:
         from .locating import build_of, locate
@@ -225,7 +218,7 @@ class Toolchain:
         """List the toolkit's own header folders, CCCL's first; empty if no headers are installed."""
 
         def find() -> list[str]:
-            nvrtc = self.library("nvrtc", saves=False)
+            nvrtc = self.library("nvrtc")
             return installed_include_dirs(nvrtc.path if nvrtc else "")
 
         return tuple(self._known("folders", "", find) or ())
@@ -279,29 +272,15 @@ class Toolchain:
             known = getattr(self._remembered(), table).get(name)
             found = find() if known is None or is_fresh else known
             if found and found != known:
-                self._keep(table, name, found, saves=False)
+                self._keep(table, name, found)
             return found
 
-    def _keep(self, table: str, name: str, row: Any, *, saves: bool = True) -> None:
-        """Put a row into the record, and save it now or leave that to `settle`."""
+    def _keep(self, table: str, name: str, row: Any) -> None:
+        """Put a row into the record; `settle` saves it."""
         record = self._remembered()
         self._facts = self._facts or _facts(record)
         getattr(record, table)[name] = row
         self.is_dirty = True
-        if saves:
-            self._save()
-
-    def _save(self) -> None:
-        """Save the record, once for all that `identify` finds. Where only the identities of files differ, as in each
-        container that shares a cache, it is saved only after a compiler was loaded."""
-        self.is_dirty = True
-        if self._is_identifying:
-            return
-        record = self._remembered()
-        facts = _facts(record)
-        if self._has_loaded or facts != self._facts:
-            self.is_dirty, self._facts = False, facts
-            self.save_record(self._name, record._asdict())
 
 
 _TABLES = {"libraries": 2, "versions": 3, "folders": None}

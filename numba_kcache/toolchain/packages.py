@@ -56,7 +56,7 @@ def find_installed(distribution: str) -> Installed:
 
 def _normal(name: str) -> str:
     """The one spelling of a distribution's name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return name.replace("_", "-").replace(".", "-").lower()
 
 
 def normal_version(version: str) -> str:

@@ -23,7 +23,7 @@ WORKING = -1
 
 def later_ns() -> int:
     """A time so late that the stat of every file written until now can be trusted."""
-    return time.time_ns() + 10_000_000_000
+    return time.time_ns() + 100_000_000_000
 
 
 class Project:

@@ -65,7 +65,9 @@ def test_record_answers_without_a_look_at_the_libraries(
 ) -> None:
     """A second process with the record loads and hashes no library."""
     records = Records()
-    found = [records.toolchain().library(name) for name in NAMES]
+    first = records.toolchain()
+    found = [first.library(name) for name in NAMES]
+    first.settle()
     monkeypatch.setattr(locating, "locate", never)
     monkeypatch.setattr(locating, "build_of", never)
     again = records.toolchain()
@@ -114,8 +116,9 @@ def test_change_of_any_file_or_folder_makes_the_record_void(
 ) -> None:
     """Size, mtime and inode of files count, and the folders in which packages are installed."""
     records = Records()
-    for name in NAMES:
-        records.toolchain().library(name)
+    first = records.toolchain()
+    first.identify(NAMES, ())
+    first.settle()
     assert records.toolchain().identify(NAMES, (), looks=False)
 
     change(located["nvJitLink"])
@@ -130,7 +133,9 @@ def test_change_of_any_file_or_folder_makes_the_record_void(
 def test_library_that_is_gone_is_not_remembered(located: dict[str, Path]) -> None:
     """After an uninstall the record is void and the library is absent."""
     records = Records()
-    records.toolchain().library("nvJitLink")
+    first = records.toolchain()
+    first.library("nvJitLink")
+    first.settle()
     remove(located["nvJitLink"])
 
     assert records.toolchain().library("nvJitLink") is None
@@ -153,7 +158,9 @@ def test_record_made_elsewhere_is_not_read(
 ) -> None:
     """Environment variables and interpreter decide where libraries are found, so they are in the record's name."""
     records = Records()
-    records.toolchain().library("nvrtc")
+    first = records.toolchain()
+    first.library("nvrtc")
+    first.settle()
     monkeypatch.setenv(variable, "/elsewhere")
 
     assert not records.toolchain().identify(("nvrtc",), (), looks=False)

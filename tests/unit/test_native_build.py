@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -165,6 +166,34 @@ def test_build_without_any_compiler_stops_with_what_to_install(
         "install a C compiler (Debian and Ubuntu: apt install gcc libc6-dev), or pip install ziglang"
     )
     assert {each.suffix for each in tmp_path.iterdir()} <= {".c", ".h"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_ziglang_builds_the_module_for_either_processor_and_an_old_glibc(
+    builder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str
+) -> None:
+    """With no other compiler and without Python's headers; the module for this processor is loaded and observes."""
+    pytest.importorskip("ziglang", reason="ziglang is not installed")
+    monkeypatch.setattr(builder.sysconfig, "get_path", lambda name: str(tmp_path / name))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(builder, "IS_FREE_THREADED", False)
+    if machine != os.uname().machine:
+        monkeypatch.setenv("CC", shlex.join(builder.zig(machine, sys.executable)))
+
+    made, tag = builder.build()
+
+    assert tag == f"cp311-abi3-manylinux_2_17_{machine}"
+    if machine == os.uname().machine:
+        script = (
+            "from importlib.machinery import ExtensionFileLoader as Loader\n"
+            "from importlib.util import module_from_spec, spec_from_loader\n"
+            f"native = module_from_spec(spec_from_loader('native', Loader('native', {str(made)!r})))\n"
+            "native.watch(False)\n"
+            "print(native.unwatch(), native.observe(0))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == "[] no library is mapped there", done.stderr
 
 
 @pytest.mark.parametrize("does_first_work", [True, False])

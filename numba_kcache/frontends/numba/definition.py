@@ -450,7 +450,7 @@ def kernel_request(
     runtime = flavour.runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
 
     def build(toolchain: Toolchain) -> Artifact:
-        linked = toolchain.library(runtime, saves=False) if runtime else None
+        linked = toolchain.library(runtime) if runtime else None
         return definition.build(found, types, target, ptx_target, linked and linked.build)
 
     request = Request(
