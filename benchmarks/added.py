@@ -7,6 +7,8 @@ Method      Pairs of fresh processes run one after the other, in alternating ord
             C++, or includes cuda_fp16.h. "31 of a module", "300 of a module": kernels of one source, each launched,
             compared with RawModule. "31 sources": one kernel in each, compared with 31 RawKernels. "Numba", "torch",
             "numba-cuda-mlir", "cuda.compute": the other program has the same arrays and no kernel or reduction.
+            "without import", "with import": `cuda` is the stand-in, or Numba's own; the other program has the same
+            arrays and no kernel, or a cached kernel in CUDA C++ on memory of the driver.
             "cache=True": the other program uses the package's own cache. Warm: earlier processes filled the caches.
             Cold: every process has an empty folder for its caches. "Copied": the arrays are copied from the host.
             Otherwise CuPy fills them by its own kernel. With an empty cache CuPy compiles that kernel, so NVRTC is
@@ -27,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -260,6 +263,55 @@ def no_kernel_of_mlir() -> None:
     mlir_arrays()[1].copy_to_host()
 
 
+Made = tuple[Any, Any, Callable[[], Any]]
+"""Two arrays, and a function that reads the second."""
+
+
+def made_by_driver() -> Made:
+    from cuda.bindings import driver
+
+    pointers = bare_arrays(driver)
+    return *map(DriverArray, pointers), lambda: copied(driver, pointers[1])
+
+
+def made_by_cupy() -> Made:
+    x, y = cupy_arrays(False)
+    return x, y, y.get
+
+
+def made_by_torch() -> Made:
+    x, y = torch_arrays()
+    return x, y, y.cpu
+
+
+def only(make: Callable[[], Made]) -> None:
+    make()[2]()
+
+
+def python_kernel(module: str, make: Callable[[], Made]) -> None:
+    """Launch a kernel of a Numba, whose `cuda` is imported from that module; a warm stand-in may not load it."""
+    from importlib import import_module
+
+    cuda: Any = import_module(module)
+    is_light = module.startswith("numba_kcache")
+    if is_light:
+        decorate = cuda.jit
+    else:
+        from numba_kcache import cached_kernel as decorate
+
+    @decorate
+    def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n:
+            y[i] = a * x[i] + y[i]
+
+    x, y, read = make()
+    saxpy[GRID](2.0, x, y, N)
+    require(read())
+    loaded = {"numba", "numba_cuda_mlir"} & sys.modules.keys()
+    assert not (is_light and loaded) or "KC_BENCH_FILLS" in os.environ, saxpy.explain().imported
+
+
 def arrays_for_compute() -> Any:
     from cuda import compute
 
@@ -311,6 +363,21 @@ PAIRS = {
     "cold RawKernel, copied": Pair(lambda: ours_on_cupy(SOURCE, True), lambda: raw_kernel(SOURCE, True), is_cold=True),
     "cold fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF), is_cold=True),
     **{f"cold {name}": Pair(*both, is_cold=True) for name, both in MANY.items()},
+}
+for library, make in {"CuPy": made_by_cupy, "torch": made_by_torch}.items():
+    for numba, names in {
+        "Numba": ("numba_kcache.cuda", "numba.cuda"),
+        "numba-cuda-mlir": ("numba_kcache.mlir.cuda", "numba_cuda_mlir.cuda"),
+    }.items():
+        for way, module in zip(("without import", "with import"), names, strict=True):
+            PAIRS[f"{numba} {way}, {library}"] = Pair(partial(python_kernel, module, make), partial(only, make))
+PAIRS |= {
+    "Numba without import, CUDA C++": Pair(
+        partial(python_kernel, "numba_kcache.cuda", made_by_driver), ours_on_bare_memory
+    ),
+    "numba-cuda-mlir without import, CUDA C++": Pair(
+        partial(python_kernel, "numba_kcache.mlir.cuda", made_by_driver), ours_on_bare_memory
+    ),
 }
 SIDES = "ours", "other"
 
@@ -392,9 +459,10 @@ def main() -> None:
         result.write(samples, left_out=left_out, added=added)
     for name, row in added.items():
         medians = ", ".join(f"{side} {median(samples[name][side]) * 1e3:.0f}" for side in SIDES)
+        ratio = median(samples[name]["ours"]) / median(samples[name]["other"])
         print(
-            "{:22} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {pairs} pairs; {}".format(
-                name, medians, **row
+            "{:40} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {:.3f} times, {pairs} pairs; {}".format(
+                name, ratio, medians, **row
             )
         )
     for name, why in left_out.items():

@@ -182,6 +182,17 @@ def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_pa
     assert cold["keys"] == warm["keys"] == real["keys"]
 
 
+def test_function_of_python_that_was_replaced_is_not_registered_in_place_of_another(tmp_path: Path) -> None:
+    """Numba registers code by Python's functions: it sees those that were there when the stand-in was imported."""
+    found = [
+        said(programs.SWAPPED, tmp_path / name, **env) for name, env in (("a", {}), ("a", {"REAL": "1"}), ("b", {}))
+    ]
+    alone = said(programs.SWAPPED, tmp_path / "c", REAL="1")
+
+    assert [each["is_sum"] for each in (*found, alone)] == [True] * 4
+    assert [each["misses"] for each in (*found, alone)] == [1, 0, 1, 1]
+
+
 def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")

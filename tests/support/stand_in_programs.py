@@ -510,3 +510,25 @@ say(warned=sorted(each for each in classes if each.startswith("numba.")))
 """
 )
 """A kernel whose compile warns."""
+
+SWAPPED = (
+    START
+    + """
+import operator
+added, operator.add = operator.add, operator.sub
+cuda.is_available
+assert operator.add is operator.sub
+operator.add = added
+
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] + 21.0
+
+KERNELS = [kernel]
+kernel[1, 64](Memory(typestr="<f8"), Memory(typestr="<f8"))
+say(is_sum="0d4035000000000000" in "".join(kernel.ptx().values()))
+"""
+)
+"""A function of Python that is replaced after the import of `cuda`, while Numba's is imported."""

@@ -10,8 +10,11 @@ Not here    Look-ups without Numba (light), what they know of it (facts), compil
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
+import math
+import operator
 import struct
 import sys
 import weakref
@@ -23,7 +26,7 @@ from typing import Any
 from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
 from ...model import NamedTuple
 from .definition import OWN_OPTIONS
-from .value import real_of
+from .value import ABSENT, real_of
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
@@ -93,6 +96,11 @@ HOMES = {
 reasons: dict[str, str] = {}
 """Why this package imported a Numba, by kind."""
 
+_READ = builtins, math, operator, *filter(None, map(sys.modules.get, ("cmath", "numpy")))
+
+_BEFORE = [(vars(each), dict(vars(each))) for each in _READ]
+"""The names of modules for which a Numba registers code when it is imported, as they were when this module was."""
+
 learners: list[Callable[[Home], None]] = []
 """Called with the row of a Numba that this package has just imported."""
 
@@ -101,7 +109,8 @@ _NOT_READY = 600
 
 
 def real(home: Home, why: str) -> Any:
-    """The module that a stand-in stands for; imported if need be, and what it shows of Numba is then recorded.
+    """The module that a stand-in stands for; imported if need be, as if the program had imported it in the place of the
+    stand-in, and what it shows of Numba is then recorded.
 
     Args:
         home: The stand-in's row.
@@ -109,10 +118,23 @@ def real(home: Home, why: str) -> Any:
     """
     if home.is_loaded():
         return import_module(home.cuda)
-    module = import_module(home.cuda)
+    changed = [
+        (space, name, value, space.get(name, ABSENT))
+        for space, before in _BEFORE for name, value in before.items() if space.get(name, ABSENT) is not value
+    ]  # fmt: skip
+    try:
+        for space, name, value, _now in changed:
+            space[name] = value
+        module = import_module(home.cuda)
+        for learn in learners:
+            learn(home)
+    finally:
+        for space, name, _value, now in changed:
+            if now is ABSENT:
+                del space[name]
+            else:
+                space[name] = now
     reasons.setdefault(home.kind, why)
-    for learn in learners:
-        learn(home)
     return module
 
 
