@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
-from performance import NoResult, digits, result_of, table
+from results import NoResult, digits, result_of, table
 
 OURS, INSTALLED, THEIRS = "numba_kcache", "numba_kcache.install()", "numba-cuda-mlir cache=True"
 COUNTS = ("0", "1", "2", "4")

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from performance import RESULTS, NoResult, digits, machine_of, result_of
+from results import RESULTS, NoResult, digits, machine_of, result_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
 
