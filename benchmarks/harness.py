@@ -13,7 +13,6 @@ import argparse
 import compileall
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -21,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -201,6 +199,8 @@ DISTRIBUTIONS = (
 
 def versions(*distributions: str) -> dict[str, str]:
     """The versions of those distributions that are installed."""
+    from importlib.metadata import PackageNotFoundError, version  # here, so that no child imports it before the package
+
     found = {}
     for name in distributions:
         try:
@@ -212,6 +212,8 @@ def versions(*distributions: str) -> dict[str, str]:
 
 def machine_header() -> dict[str, Any]:
     """Commit, GPU, driver, processor, versions, load and time."""
+    import platform
+
     return {
         "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

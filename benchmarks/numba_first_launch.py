@@ -33,13 +33,13 @@ def first_and_launches(
     """Run one kernel, and print the seconds of its first launch, and of later ones if `batches` is above 0.
 
     Args:
-        module: "numba" or "numba_cuda_mlir".
+        module: The Numba, or the package of its stand-in, whose kernels run on memory of the driver.
         decorator: Gets the module's `cuda` and returns the decorator of the kernel.
         function_of: Gets the module's `cuda` and returns the kernel's function.
-        others: For each figure of later launches, the library of their arrays.
+        others: For each figure of later launches, the library of their arrays; "own" for those of the first launch.
         batches: Batches of launches.
     """
-    own = "mlir" if "mlir" in module else "numba"
+    own = {"numba": "numba", "numba_cuda_mlir": "mlir"}.get(module, "driver")
     library, cuda = LIBRARIES[own](), importlib.import_module(f"{module}.cuda")
     kernel = decorator(cuda)(function_of(cuda))
     x, y = library.ones(N), library.ones(N)
@@ -51,7 +51,7 @@ def first_and_launches(
     require(float(library.host(y)[0]) == 3.0)
     for figure, name in others.items() if batches else ():
         try:
-            operands = (2.0, x, y, N) if name == own else (2.0, *(LIBRARIES[name]().ones(N) for _ in range(2)), N)
+            operands = (2.0, x, y, N) if name == "own" else (2.0, *(LIBRARIES[name]().ones(N) for _ in range(2)), N)
             launch = partial(lambda *operands: kernel[GRID](*operands), *operands)
             found[figure] = median_of_batches(launch, library.wait, batches, 300)
         except Exception as error:  # not installed, or numba-cuda-mlir refuses its arrays
@@ -75,7 +75,7 @@ def measure(
 
 
 def child(system: str, batches: str) -> None:
-    first_and_launches("numba", SYSTEMS[system], k1_of, {"launch": "numba"}, int(batches))
+    first_and_launches("numba", SYSTEMS[system], k1_of, {"launch": "own"}, int(batches))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """How long do real programs take to their first and to their last result, cold and warm, here and with other caches?
 
-Method      Each sample is a fresh process, or eight of them together, whose results are compared with NumPy after the
-            measurement. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the
-            result of the first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after
-            another process. With --quick, cold samples run in parallel, one for two cores. The programs: the 31
-            products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job of
-            8 processes that start together; a block sum with CUB; and the start of a container without compilers. The
+Method      Each sample is a fresh process, or eight of them together, whose results are checked after the measurement.
+            "first" and "all" are seconds from the end of imports, decoration, context and arrays to the result of the
+            first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after another process.
+            With --quick, cold samples run in parallel, one for two cores. The programs: the 31 products of
+            examples/tropical_gemm.cu; the twenty Numba kernels of benchmarks/numba_program, also in a job of 8
+            processes that start together; a block sum with CUB; and the start of a container without compilers. The
             container has a bundle and an empty cache, or the cache folder of a machine with compilers. NVRTC, NVVM and
             nvJitLink cannot be found there, and the memory map of the process is checked for them at the end.
 Not shown   Programs that run for hours; a cold page cache; a real container, or a network between machines.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT, Folders, Result, compiles, fresh, is_pretended, ranks, require, run, say, wait_for_the_others
+from modules import core_products, cupy_products, our_products
 from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
@@ -35,96 +36,6 @@ def imported(folder: str, name: str) -> Any:
     os.chdir(ROOT / folder)
     sys.path.insert(0, str(ROOT / folder))
     return importlib.import_module(name)
-
-
-# -- 31 kernels of one source ---------------------------------------------------------------------------
-
-
-class Clocked:
-    """Stand in for `gemm` of the example, as `gemm[name][config](...)`: time each launch until its result is there."""
-
-    def __init__(self, launch: Callable[..., object], *chosen: Any, times: list[float] | None = None) -> None:
-        self.launch, self.chosen, self.times = launch, chosen, [] if times is None else times
-
-    def __getitem__(self, chosen: Any) -> Clocked:
-        return Clocked(self.launch, *self.chosen, chosen, times=self.times)
-
-    def __call__(self, *arguments: Any) -> None:
-        from numba import cuda
-
-        start = time.perf_counter()
-        self.launch(*self.chosen, arguments)
-        cuda.synchronize()
-        self.times.append(time.perf_counter() - start)
-
-
-def gemm(launch_of: Callable[[Any], Callable[..., object]]) -> dict[str, float]:
-    """Run the example with a launch function, which gets a kernel's name, grid and block, and operands."""
-    from modules import kernel_names
-    from numba import cuda
-
-    example: Any = imported("examples", "gemm_module")
-    cuda.current_context()
-    clocked = example.gemm = Clocked(launch_of(example))
-    for name in kernel_names():
-        try:
-            example.check(name)
-        except AssertionError:
-            require(False)
-    return {"first": clocked.times[0], "all": sum(clocked.times)}
-
-
-def gemm_ours() -> dict[str, float]:
-    def launch_of(example: Any) -> Callable[..., object]:
-        module = example.gemm
-        return lambda name, config, arguments: module[name][config](*arguments)
-
-    return {**gemm(launch_of), "compiles": compiles()}
-
-
-def gemm_cupy() -> dict[str, float]:
-    import cupy
-
-    def launch_of(_example: Any) -> Callable[..., object]:
-        module = cupy.RawModule(code=(ROOT / "examples/tropical_gemm.cu").read_text(), backend="nvrtc")
-
-        def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
-            operands = [cupy.int32(each) if isinstance(each, int) else cupy.asarray(each) for each in arguments]
-            grid = tuple(config[0]) + (1,) * (3 - len(config[0]))
-            module.get_function(name)(grid, config[1], operands)
-
-        cupy.cuda.Device().synchronize()
-        return launch
-
-    return gemm(launch_of)
-
-
-def gemm_cuda_core() -> dict[str, float]:
-    import numpy as np
-    from cuda.core import Device, LaunchConfig, Program, ProgramOptions
-    from cuda.core import launch as launch_on
-    from cuda.core.utils import FileStreamProgramCache
-
-    def launch_of(_example: Any) -> Callable[..., object]:
-        device = Device()
-        device.set_current()
-        text, stream = (ROOT / "examples/tropical_gemm.cu").read_text(), device.default_stream
-        compiled: list[Any] = []
-
-        def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
-            if not compiled:
-                options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
-                cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
-                compiled.append(Program(text, "c++", options=options).compile("cubin", cache=cache))
-            operands = [
-                np.int32(each) if isinstance(each, int) else int(each.device_ctypes_pointer.value) for each in arguments
-            ]
-            launch_config = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
-            launch_on(stream, launch_config, compiled[0].get_kernel(name), *operands)
-
-        return launch
-
-    return gemm(launch_of)
 
 
 # -- twenty Numba kernels -------------------------------------------------------------------------------
@@ -269,7 +180,7 @@ OURS, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _c
 CORE, PYCUDA = "cuda.core FileStreamProgramCache", "PyCUDA SourceModule"
 NUMBAS = "20 Numba kernels in four files"
 CHILDREN: dict[str, dict[str, Callable[[], dict[str, float]]]] = {
-    "31 kernels of one source": {OURS: gemm_ours, CUPY: gemm_cupy, CORE: gemm_cuda_core},
+    "31 kernels of one source": {OURS: our_products, CUPY: cupy_products, CORE: core_products},
     NUMBAS: {OURS: program("kcache"), NUMBA: program("numba"), GIVEN: program("signatures")},
     "block sum with CUB": {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
 }

@@ -93,7 +93,7 @@ def test_every_table_says_what_it_does_not_show(load) -> None:  # type: ignore[n
 
 def test_one_entry_runs_every_script(load) -> None:  # type: ignore[no-untyped-def]
     """run.py lists every script."""
-    assert {script.name for script in load("run").SCRIPTS} == {path.stem for path in SCRIPTS}
+    assert {*load("run").SCRIPTS} == {path.stem for path in SCRIPTS}
 
 
 def test_every_result_names_its_machine() -> None:
@@ -119,32 +119,31 @@ def test_result_of_another_commit_than_most_names_it_below_its_table(load, tmp_p
 
 def test_result_names_the_commit_it_was_taken_at(load) -> None:  # type: ignore[no-untyped-def]
     """The machine's header has the commit, with a `+` if a file differs from it."""
-    commit = load("header").machine_header()["commit"]
+    commit = load("harness").machine_header()["commit"]
 
     assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", commit)
 
 
 def test_note_beside_a_copy_names_its_commit_whatever_repository_it_lies_in(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """A copy of the tree inside another repository does not get that repository's commit."""
-    header = load("header")
+    harness = load("harness")
     (tmp_path / "COMMIT").write_text("0123456789abcdef0123456789abcdef01234567\n")
     as_someone = [program("git"), "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "another"]):
         subprocess.run([*as_someone, *words], check=True)
-    monkeypatch.setattr(header, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
 
-    assert header.commit() == "0123456789ab"
+    assert harness.commit() == "0123456789ab"
 
 
 def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """A result is written after each part, and always complete."""
-    header = load("header")
-    result = header.Result(tmp_path / "there/some.json", "some", left_out={})
-    result.write({"first": [1]})
+    result = load("harness").Result(tmp_path / "there/some.json", "some")
+    result.add(first=1)
     monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("stopped"))
 
     with pytest.raises(pytest.fail.Exception):
-        result.write({"first": [1], "second": [2]})
+        result.add(second=2)
 
     assert json.loads((tmp_path / "there/some.json").read_text())["samples"] == {"first": [1]}
 
