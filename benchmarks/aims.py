@@ -202,6 +202,4 @@ def aims() -> str:
         if how == "**missed**" and aim.cause:
             causes += textwrap.wrap(f"- {aim.what}: {aim.cause}.", 119, subsequent_indent="  ")
     total = f"{counts['met']} met, {counts['**missed**']} missed, {counts['not measured']} not measured."
-    return "\n".join(
-        [*table("aim", ("limit", "measured", "", "result"), rows), "", total, *[""] * bool(causes), *causes]
-    )
+    return "\n".join([*table("aim | limit | measured |  | result", rows), "", total, *[""] * bool(causes), *causes])

@@ -430,7 +430,7 @@ def warp_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
     import warp as wp
 
     for kernel in generated(numbers, "import warp as wp\n", WARP_BODY):
-        yield lambda *operands, kernel=kernel: wp.launch(kernel, dim=N, inputs=operands, device=operands[1].device)
+        yield lambda *operands, kernel=kernel: wp.launch(kernel, dim=N, inputs=[*operands], device=operands[1].device)
 
 
 def reduction(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:

@@ -92,9 +92,9 @@ def digits(value: float | str) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def table(head: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """The lines of one table."""
-    lines = [f"| {head} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+def table(head: str, rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """The lines of one table; `head` has the names of the columns with ` | ` between."""
+    lines = [f"| {head} |", "| --- |" + " --- |" * head.count("|")]
     return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)]
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aims import aims
 from results import (
@@ -39,10 +39,6 @@ def text(*parts: Iterable[str]) -> str:
     """The lines of tables and paragraphs, without an empty one before the first."""
     lines = [line for part in parts for line in part]
     return "\n".join(lines if lines[0] else lines[1:])
-
-
-def ms(value: float) -> str:
-    return f"{digits(value)} ms"
 
 
 def between(times_s: Sequence[float], scale: float = 1e6) -> str:
@@ -129,8 +125,8 @@ def programs() -> str:
         f"compared with `RawKernel` ({pair['low_ms']:.0f} to {pair['high_ms']:.0f}; `benchmarks/added.py`).",
         f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.",
     ]
-    head = table("ms, in a fresh process", (*COLUMNS, "other", "`benchmarks/`"), rows)
-    return text(head, [""], paragraph(*sentences))
+    head = " | ".join(("ms, in a fresh process", *COLUMNS, "other", "`benchmarks/`"))
+    return text(table(head, rows), [""], paragraph(*sentences))
 
 
 def _of_row(found: Mapping[str, float], other: str, of: str) -> list[str]:
@@ -141,35 +137,44 @@ def _of_row(found: Mapping[str, float], other: str, of: str) -> list[str]:
     return [*(shown.get(column, "–") for column in COLUMNS), last, f"`{of}`"]
 
 
-# -- first launches and whole processes -----------------------------------------------------------------
+# -- tables whose rows are the systems or the figures of a result ----------------------------------------
+
+Result = dict[str, Any]
+Rows = Callable[[Result], Iterable[Row]]
+Foot = Callable[[Result], list[str]]
 
 
-def of_systems(name: str, head: str, columns: Sequence[str]) -> Callable[[], str]:
+def of(name: str, head: str, rows: Rows, foot: Foot = footer) -> Callable[[], str]:
+    """A table of one result: the names of its columns, its rows and the lines below it."""
+
+    def make() -> str:
+        result = result_of(name)
+        return text(table(head, rows(result)), foot(result))
+
+    return make
+
+
+def of_systems(name: str, head: str) -> Callable[[], str]:
     """A table with a row for each system of a result whose samples are by system and column; for each system of each
     case, if they are by case first."""
+    columns = head.split(" | ")[1:]
 
-    def make() -> str:
-        result = result_of(name)
-        rows = []
+    def rows(result: Result) -> Iterable[Row]:
         for system, by_name in result["samples"].items():
             if isinstance(next(iter(by_name.values())), dict):
-                rows += [(f"{system}: {each}", cells(found, columns)) for each, found in by_name.items()]
+                yield from ((f"{system}: {each}", cells(found, columns)) for each, found in by_name.items())
             else:
-                rows.append((system, cells(by_name, columns)))
-        return text(table(head, columns, rows), footer(result))
+                yield system, cells(by_name, columns)
 
-    return make
+    return of(name, head, rows)
 
 
-def of_figures(name: str, head: str, column: str, show: Callable[[list[float]], str] = cell) -> Callable[[], str]:
+def of_figures(name: str, head: str, show: Callable[[list[float]], str] = cell) -> Callable[[], str]:
     """A table with a row for each figure of a result."""
+    return of(name, head, lambda result: [(figure, [show(times)]) for figure, times in result["samples"].items()])
 
-    def make() -> str:
-        result = result_of(name)
-        rows = [(figure, [show(times)]) for figure, times in result["samples"].items()]
-        return text(table(head, (column,), rows), footer(result))
 
-    return make
+# -- first launches and whole processes -----------------------------------------------------------------
 
 
 def cold_warm() -> str:
@@ -181,7 +186,7 @@ def cold_warm() -> str:
         kernels, _, header = case.partition(", ")
         many = "one kernel" if kernels == "1" else f"{kernels} kernels"
         lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize(), ""]
-        lines += table("", columns, [(system, cells(rows, columns)) for system, rows in systems.items()])
+        lines += table(" | ".join(("", *columns)), [(system, cells(rows, columns)) for system, rows in systems.items()])
     return text(lines, footer(result))
 
 
@@ -195,29 +200,25 @@ def modules() -> str:
         "first kernel to the last launch, without imports; further: the median of the kernels from the third on; "
         "process: the whole process."
     )
-    lines = table(
-        "31 kernels of one source", columns, [(name, cells(rows, columns)) for name, rows in result["samples"].items()]
-    )
+    rows = [(name, cells(each, columns)) for name, each in result["samples"].items()]
+    lines = table(" | ".join(("31 kernels of one source", *columns)), rows)
     if many := result.get("many"):
-        rows_of_many = [(name, cells(rows, of_many)) for name, rows in many.items()]
-        lines += ["", *paragraph(note), "", *table("", of_many, rows_of_many)]
+        rows = [(name, cells(each, of_many)) for name, each in many.items()]
+        lines += ["", *paragraph(note), "", *table(" | ".join(("", *of_many)), rows)]
     return text(lines, footer(result))
 
 
 LEAST = "bare cuda.bindings, a cubin from a file"
 
 
-def whole_process() -> str:
-    """Tabulate whole processes and their parts, and their multiples of the least."""
-    result = result_of("whole_process")
-    columns, samples = ("process", "import", "arrays", "first"), result["samples"]
+def whole_process(result: Result) -> Iterable[Row]:
+    """Whole processes and their parts, and their multiples of the least."""
+    samples = result["samples"]
     least = median(samples[LEAST]["process"])
-    rows = [
-        (system, [*cells(found, columns), f"{median(found['process']) / least:.2f}",
-                  "yes" if system in result["numba"] else "no"])
-        for system, found in samples.items()
-    ]  # fmt: skip
-    return text(table("", [*columns, "of the least", "imports Numba"], rows), footer(result))
+    for system, found in samples.items():
+        share = f"{median(found['process']) / least:.2f}"
+        has_numba = "yes" if system in result["numba"] else "no"
+        yield system, [*cells(found, ("process", "import", "arrays", "first")), share, has_numba]
 
 
 def warm_steps() -> str:
@@ -232,7 +233,7 @@ def warm_steps() -> str:
         rows = [
             (system, [*cells(parts, order), f"{median(parts['all']) / least:.2f}"]) for system, parts in found.items()
         ]
-        lines += ["", *table(state, (*order, "all, of the least"), rows)]
+        lines += ["", *table(" | ".join((state, *order, "all, of the least")), rows)]
     return text(lines, footer(result))
 
 
@@ -294,19 +295,17 @@ def added() -> str:
         f"{min(counts)} to {max(counts)} pairs of a row. The last four columns are parts of a warm start, in ms, "
         "of another run of processes (`benchmarks/warm_steps.py`, bare memory with the header and with 31 kernels)."
     )
-    columns = ("compared with", "added, ms", "with nothing stored, ms", *PARTS)
-    return text(table("program", columns, rows), [""], paragraph(note), footer(result)[:-2])
+    head = " | ".join(("program", "compared with", "added, ms", "with nothing stored, ms", *PARTS))
+    return text(table(head, rows), [""], paragraph(note), footer(result)[:-2])
 
 
-def launch() -> str:
-    """Tabulate the median microseconds of one launch by number of arguments."""
-    result = result_of("launch")
-    counts = ("0", "2", "4", "8", "16")
-    rows = [
-        (system, [f"{median(by_count[count]):.2f}" if by_count.get(count) else "–" for count in counts])
-        for system, by_count in result["samples"].items()
-    ]
-    return text(table("arguments", counts, rows), footer(result))
+ARGUMENTS = ("0", "2", "4", "8", "16")
+
+
+def launch(result: Result) -> Iterable[Row]:
+    """The median microseconds of one launch by number of arguments."""
+    for system, by_count in result["samples"].items():
+        yield system, [f"{median(by_count[count]):.2f}" if by_count.get(count) else "–" for count in ARGUMENTS]
 
 
 # -- many processes, kernels and compiles ---------------------------------------------------------------
@@ -320,8 +319,8 @@ def processes() -> str:
         (f"{count}, {system}", [*cells(each, columns), f"{median(each['cold compiles']):.0f}"])
         for count, systems in result["samples"].items() for system, each in systems.items()
     ]  # fmt: skip
-    head = f"ranks with {result['kernels']} kernels"
-    return text(table(head, [*columns, "compiles when cold"], rows), footer(result))
+    head = " | ".join((f"ranks with {result['kernels']} kernels", *columns, "compiles when cold"))
+    return text(table(head, rows), footer(result))
 
 
 def growth() -> str:
@@ -338,17 +337,11 @@ def growth() -> str:
             memory = [(late[index] - early[index]) / (each["count"] - tenth) / 1e3 for index in (1, 2)]
         shown = [f"{each['count']:,}", *map(digits, (*memory, *took))]
         rows[is_launches].append((shown[0], shown[1:]) if is_launches else (part, shown))
-    columns = (
-        "kernels", "KB of host memory for each", "KB of device memory", "ms for each of the first tenth",
-        "of the last tenth",
-    )  # fmt: skip
-    lines = table("warm, one after another", columns, rows[False])
-    columns = (
-        "MB resident after a tenth", "at the end", "growth of device memory, MB", "us for each of the first tenth",
-        "of the last tenth",
-    )  # fmt: skip
-    lines += ["", *table("launches", columns, rows[True])] if rows[True] else []
-    return text(lines, footer(result))
+    head = "warm, one after another | kernels | KB of host memory for each | KB of device memory"
+    lines = table(f"{head} | ms for each of the first tenth | of the last tenth", rows[False])
+    head = "launches | MB resident after a tenth | at the end | growth of device memory, MB"
+    more = table(f"{head} | us for each of the first tenth | of the last tenth", rows[True])
+    return text(lines, ["", *more] if rows[True] else [], footer(result))
 
 
 def warm_up() -> str:
@@ -362,8 +355,7 @@ def warm_up() -> str:
          [digits(many["wall_s"]), f"{found['times_one_warm_worker']:.1f} times as fast"]),
         ("start of a worker", [digits(found["start_s"]), "–"]),
     ]  # fmt: skip
-    columns = ("seconds", "of one warm worker")
-    return text(table(f"{found['kernels']} kernels with CUB", columns, rows), footer(result))
+    return text(table(f"{found['kernels']} kernels with CUB | seconds | of one warm worker", rows), footer(result))
 
 
 def compile_overhead() -> str:
@@ -373,13 +365,13 @@ def compile_overhead() -> str:
     names = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
     rows = [(label, [f"{summary[name]:.3f}"]) for name, label in names.items()]
     rows.append(("above 1.15", [f"{summary['above 1.15']}"]))
-    columns = "sources", "NVRTC alone, ms", "more, ms", "of NVRTC alone"
     kinds = [
         (kind, [f"{of['sources']}", f"{of['alone, ms']:.1f}", f"{of['more, ms']:.1f}", f"{of['median']:.3f}"])
         for kind, of in summary.get("kinds", {}).items()
     ]
-    whole = table(f"{summary['sources']} sources", ("of NVRTC alone",), rows)
-    return text(whole, [""], table("medians, by what is included", columns, kinds), footer(result))
+    whole = table(f"{summary['sources']} sources | of NVRTC alone", rows)
+    head = "medians, by what is included | sources | NVRTC alone, ms | more, ms | of NVRTC alone"
+    return text(whole, [""], table(head, kinds), footer(result))
 
 
 # -- the store and the fleet ----------------------------------------------------------------------------
@@ -401,7 +393,7 @@ def store() -> str:
             (name, [f"{found[each]:.3g} ({found[each] / found[systems[0]]:.1f}x)" for each in systems])
             for name, found in columns.items()
         ]
-        lines += table("size, entries, processes", systems, rows)
+        lines += table(" | ".join(("size, entries, processes", *systems)), rows)
     fresh, many, machine = result["fresh_process"], result["20000_entries"], result["machine"]
     large = [
         f"{name} {each['hit_us'] / 1e3:.1f} ms ({each['stored_bytes'] / 1e6:.1f} MB in the file, a bare read of all "
@@ -433,60 +425,57 @@ def nodes() -> str:
         seconds = [f"{digits(median(each[name]))} s" if name in each else "–" for name in names]
         compiles = [f"{max(of(run) for run in each['cold compiles'])}" for of in (sum, max)]
         rows.append((system, [*seconds, *compiles]))
-    head = f"{result['nodes']} nodes of {result['ranks']} ranks, {result['kernels']} kernels"
-    columns = (
-        "cold", "until all have ended", "warm server, new directories", "compiles", "compiles of one kernel, at most",
-    )  # fmt: skip
-    return text(table(head, columns, rows), footer(result))
+    head = f"{result['nodes']} nodes of {result['ranks']} ranks, {result['kernels']} kernels | cold"
+    head += " | until all have ended | warm server, new directories | compiles | compiles of one kernel, at most"
+    return text(table(head, rows), footer(result))
+
+
+OPERATIONS = {
+    "miss_us": "read, not there", "hit_us": "read, 20 KB", "claim_us": "claim a lease",
+    "put_us": "write, 20 KB, behind the launch",
+}  # fmt: skip
+FIRSTS = {
+    "local": "from the local directory",
+    "redis": "from Redis; the directory knows the compilers",
+    "redis, new directory": "from Redis; a new directory",
+}
 
 
 def fleet_operations() -> str:
     """Tabulate the time of each operation of the tier, and the requests per second that the server answers."""
     result = result_of("fleet")
     found = result["samples"]["operations"]
-    names = {
-        "miss_us": "read, not there", "hit_us": "read, 20 KB", "claim_us": "claim a lease",
-        "put_us": "write, 20 KB, behind the launch",
-    }  # fmt: skip
-    rows = [(name, [f"{found[key][p]:.0f} us" for p in ("p50", "p99")]) for key, name in names.items()]
+    rows = [(name, [f"{found[key][p]:.0f} us" for p in ("p50", "p99")]) for key, name in OPERATIONS.items()]
     small, large = found["get_3b_per_s"], found["get_20kb_per_s"]
     sentence = f"`redis-benchmark` gets {small:,.0f} small and {large:,.0f} 20 KB answers per second from that server."
     load = f"Load of the machine before: {result['machine']['load'][0]:.1f}."
-    return text(table("operation", ("median", "p99"), rows), ["", sentence], footer(result), [load])
+    return text(table("operation | median | p99", rows), ["", sentence], footer(result), [load])
 
 
 def fleet_first() -> str:
     """Tabulate the first resolution in a fresh process, by the store that has the entry."""
     found = result_of("fleet")["samples"]["first_resolution"]
-    names = {
-        "local": "from the local directory",
-        "redis": "from Redis; the directory knows the compilers",
-        "redis, new directory": "from Redis; a new directory",
-    }
     cells_of = (("made_ms", "p50"), ("resolved_ms", "p50"), ("resolved_ms", "p90"))
-    rows = [(name, [ms(found[key][what][p]) for what, p in cells_of]) for key, name in names.items()]
+    rows = [(name, [f"{digits(found[key][what][p])} ms" for what, p in cells_of]) for key, name in FIRSTS.items()]
     made, resolved = (found["redis"][what]["p50"] - found["local"][what]["p50"] for what in ("made_ms", "resolved_ms"))
     sentences = [
         f"From Redis the first resolution takes {resolved:.1f} ms longer than from the local directory (medians), and",
         f"making a cache with tiers {made:.1f} ms longer.",
     ]
-    head = "first resolution of a kernel in a fresh process"
-    return text(table(head, ("cache made", "resolved, median", "p90"), rows), ["", *sentences])
+    head = "first resolution of a kernel in a fresh process | cache made | resolved, median | p90"
+    return text(table(head, rows), ["", *sentences])
 
 
-def fleet() -> str:
-    """Tabulate the simulated fleets."""
-    columns = ("start", "requests", "in the busiest second", "sent", "compiles", "last rank runs after")
-    rows = []
-    for each in result_of("fleet")["samples"]["fleet"]:
+def fleet(result: Result) -> Iterable[Row]:
+    """The simulated fleets."""
+    for each in result["samples"]["fleet"]:
         if each["warm"]:
             start = "warm, back-fill" if each["back_fill"] else "warm, no back-fill"
         else:
             start = "cold, lease and back-fill" if each["leases"] else "cold, no lease"
         numbers = (f"{each[name]:,}" for name in ("requests", "busiest_second"))
         more = (f"{each['gigabytes']:.2f} GB", f"{each['compiles']:,}", f"{each['last_rank_s']:.1f} s")
-        rows.append((f"{each['nodes']:,}", [start, *numbers, *more]))
-    return text(table("nodes", columns, rows))
+        yield f"{each['nodes']:,}", [start, *numbers, *more]
 
 
 # -- keys -----------------------------------------------------------------------------------------------
@@ -509,7 +498,7 @@ def lookup() -> str:
         times = able.get(system, {})
         shown = [between(times[name]) if name in times else "–" for name in columns]
         rows.append((system, [*shown, verdict(list(stale.get(system, {}).values()))]))
-    lines = table("lookup before load, us", [*columns, "serves stale code"], rows)
+    lines = table(" | ".join(("lookup before load, us", *columns, "serves stale code")), rows)
     learned = []
     for header, by_way in samples.get("learning", {}).items():
         for way in dict.fromkeys(name.rpartition(", ")[0] for name in by_way):
@@ -519,11 +508,11 @@ def lookup() -> str:
             cost = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in costs]
             learned.append((f"`{header}`, {way}", [f"{compiling * 1e3:.0f}", *cost]))
     if learned:
-        lines += ["", *table("learning", ("compile, ms", "more on a new installation", "later"), learned)]
+        lines += ["", *table("learning | compile, ms | more on a new installation | later", learned)]
     if stale:
         changes = list(next(iter(stale.values())))
         outcomes = [(system, [served(each) for each in found.values()]) for system, found in stale.items()]
-        lines += ["", *table("after the change", changes, outcomes)]
+        lines += ["", *table(" | ".join(("after the change", *changes)), outcomes)]
     unable = {system: rows for system, rows in looked_up.items() if system not in able}
     return text(lines, footer({**result, "left_out": unable}))
 
@@ -557,23 +546,17 @@ def header_corpus() -> str:
         shown = (steps, special, f"{changing} ({changing / steps:.0%})", stale,
                  f"{needless} ({needless / steps:.1%})", not_learned)  # fmt: skip
         rows.append((f"NVRTC {'13.5' if nvrtc == 'installed' else nvrtc}", [f"{each}" for each in shown]))
-    columns = ("changes", "special", "changing the code", "stale", "needless", "not learned")
-    lines = table("", columns, rows)
-    return text([lines[0].replace("|  |", "| |", 1), *lines[1:], "", *dict.fromkeys(map(machine_of, results))])
+    head = "| changes | special | changing the code | stale | needless | not learned"
+    return text(table(head, rows), ["", *dict.fromkeys(map(machine_of, results))])
 
 
 # -- adapters and programs of others --------------------------------------------------------------------
 
 
-def cuda_compute() -> str:
-    """One line for each algorithm: milliseconds to its first result."""
-    result = result_of("cuda_compute")
-    rows = [
-        (name, [digits(times.get(way, "not taken")) for way in ("build", "cache", "memory", "again")])
-        for name, times in result["milliseconds"].items()
-    ]
-    columns = ("without a cache, ms", "from the cache, ms", "from memory, ms", "second call, ms")
-    return text(table("first result", columns, rows), script_and_machine(result))
+def cuda_compute(result: Result) -> Iterable[Row]:
+    """Milliseconds to the first result of each algorithm."""
+    for name, times in result["milliseconds"].items():
+        yield name, [digits(times.get(way, "not taken")) for way in ("build", "cache", "memory", "again")]
 
 
 def triton_kernels() -> str:
@@ -585,58 +568,39 @@ def triton_kernels() -> str:
         for way, name in names.items()
         if isinstance(found.get(way), dict)
     ]
-    columns = ("both, nothing stored, ms", "first kernel, ms", "second kernel, ms")
-    rows = rows or [("not taken", ["–"] * 3)]
+    head = "first launch | both, nothing stored, ms | first kernel, ms | second kernel, ms"
     ranks = f"Eight processes at once on an empty cache compiled {found['ranks']['misses']} kernels for all."
-    return text(table("first launch", columns, rows), ["", ranks], script_and_machine(result))
+    return text(table(head, rows or [("not taken", ["–"] * 3)]), ["", ranks], script_and_machine(result))
 
 
-def program_cache() -> str:
-    """Tabulate the microseconds of a hit of cuda.core's file backend and of this cache."""
-    result = result_of("program_cache")
-    names = {"built": "get_or_build of 50 KB, numba_kcache"}
-    rows = [
-        (names.get(way, f"compile(cache=), {way}"), [digits(times[each]) for each in ("opening", "first", "again")])
-        for way, times in result["microseconds"].items()
-        if isinstance(times, dict)
-    ]
-    columns = ("first of a process, us", "each program's first, us", "later ones, us")
-    return text(table("hit", columns, rows), script_and_machine(result))
+def program_cache(result: Result) -> Iterable[Row]:
+    """Microseconds of a hit of cuda.core's file backend and of this cache."""
+    for way, times in result["microseconds"].items():
+        if isinstance(times, dict):
+            name = "get_or_build of 50 KB, numba_kcache" if way == "built" else f"compile(cache=), {way}"
+            yield name, [digits(times[each]) for each in ("opening", "first", "again")]
 
 
-MLIR = {
-    "first launch cold, ms": ("cold first", 1e3), "warm, ms": ("warm first", 1e3),
-    "process, warm, ms": ("warm process", 1e3), "launch, own, us": ("launch own", 1e6),
-    "CuPy's, us": ("launch cupy", 1e6), "PyTorch's, us": ("launch torch", 1e6),
-}  # fmt: skip
+MLIR = (("cold first", 1e3), ("warm first", 1e3), ("warm process", 1e3), ("launch own", 1e6), ("launch cupy", 1e6),
+        ("launch torch", 1e6))  # fmt: skip
 
 
-def mlir() -> str:
-    """Tabulate first launches, whole processes and launches of numba-cuda-mlir alone, with its cache and with this."""
-    result = result_of("mlir")
-    rows = []
+def mlir(result: Result) -> Iterable[Row]:
+    """First launches, whole processes and launches of numba-cuda-mlir alone, with its cache and with this."""
     for name, figures in result["samples"].items():
-        shown = []
-        for figure, scale in MLIR.values():
-            found = [each for each in figures.get(figure) or () if isinstance(each, float)]
-            shown.append(digits(median(found) * scale) if found else "-")
-        rows.append((name, shown))
-    return text(table("numba-cuda-mlir", [*MLIR], rows), script_and_machine(result))
+        found = ([each for each in figures.get(figure) or () if isinstance(each, float)] for figure, _ in MLIR)
+        yield (
+            name,
+            [digits(median(each) * scale) if each else "-" for each, (_, scale) in zip(found, MLIR, strict=True)],
+        )
 
 
-def real_programs() -> str:
-    """Tabulate the seconds of the whole process of public programs, as published and with this cache."""
-    result = result_of("real_programs")
-    rows = []
+def real_programs(result: Result) -> Iterable[Row]:
+    """Seconds of the whole process of public programs, as published and with this cache."""
     for name, found in result["samples"].items():
         times = [found[way][when] for when in ("cold", "warm_median") for way in ("plain", "numba_kcache")]
         shown = [f"{each:.2f}" if isinstance(each, float) else "-" for each in times]
-        rows.append((name, [found["what"], found["kind"], *shown, found["results"]]))
-    columns = (
-        "what", "kernels of", "cold, as published, s", "cold, here, s", "warm, as published, s", "warm, here, s",
-        "results",
-    )  # fmt: skip
-    return text(table("program", columns, rows), script_and_machine(result))
+        yield name, [found["what"], found["kind"], *shown, found["results"]]
 
 
 SUITES = {
@@ -666,9 +630,10 @@ def suites() -> str:
             passes = f"{result['counts']['plain']['passed']:,}"
         names = sorted({test.rpartition("::")[2].split(" ")[0].split("[")[0] for each in new.values() for test in each})
         rows.append((of, [passes, *(f"{len(new[when])}" for when in ("cold", "warm")), ", ".join(names) or "none"]))
-    columns = ("pass plainly", "fail here, cold", "fail here, warm", "which")
     machines = [machine_of(result_of(name)) for name in SUITES if (RESULTS / f"{name}.json").is_file()]
-    return text(table("tests", columns, rows), ["", *dict.fromkeys(machines)])
+    return text(
+        table("tests | pass plainly | fail here, cold | fail here, warm | which", rows), ["", *dict.fromkeys(machines)]
+    )
 
 
 # -- the project itself ---------------------------------------------------------------------------------
@@ -685,70 +650,85 @@ def run() -> str:
     return text(paragraph(f"{len(names)} of {many} results are {of}; the others: {rest}."))
 
 
-def sizes() -> str:
+def sizes(result: Result) -> Iterable[Row]:
     """Megabytes of an environment, by extras."""
-    result = result_of("project")
-    rows = [
-        (f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", [f"{megabytes:,.0f}"])
-        for extras, megabytes in result["samples"]["installed_mb"].items()
-    ]
-    return text(table("", ("MB",), rows), script_and_machine(result))
+    for extras, megabytes in result["samples"]["installed_mb"].items():
+        yield f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", [f"{megabytes:,.0f}"]
 
 
-def first_minutes() -> str:
+def first_minutes(result: Result) -> Iterable[Row]:
     """Seconds from no environment to the results of each first program of the README."""
-    result = result_of("first_minutes")
-    rows = []
     for heading, each in result["samples"].items():
         seconds = [f"{each[f'{step}_s']:.1f}" for step in ("environment", "install", "first", "second")]
-        rows.append((heading, [*seconds, f"{each['megabytes']:,.0f}", ", ".join(each["packages"])]))
-    columns = ("`venv`, s", "`pip install`, s", "first run, s", "second run, s", "MB", "with")
-    return text(table("the first program of", columns, rows), footer(result))
+        yield heading, [*seconds, f"{each['megabytes']:,.0f}", ", ".join(each["packages"])]
 
 
-def project() -> str:
-    """Tabulate the project itself: distributions, tests, and the time to a first result."""
-    result = result_of("project")
+def project(result: Result) -> Iterable[Row]:
+    """The project itself: distributions, tests, and the time to a first result."""
     found = result["samples"]
-    rows = [(name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items()]
+    yield from ((name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items())
     if "suite" in found:
-        rows.append((f"suite of {found['suite']['tests']:,} tests", [f"{found['suite']['seconds']:,.0f} s"]))
+        yield f"suite of {found['suite']['tests']:,} tests", [f"{found['suite']['seconds']:,.0f} s"]
     names = {
         "clone": "`git clone`, without a network",
         "demo": "`python3 tasks.py demo`, the first: all that developers use is installed",
         "again": "`python3 tasks.py demo`, again",
     }
-    rows += [(names[name], [f"{seconds:,.0f} s"]) for name, seconds in found["first_result_s"].items()]
-    return text(table("the project itself", ("",), rows), footer(result))
+    yield from ((names[name], [f"{seconds:,.0f} s"]) for name, seconds in found["first_result_s"].items())
 
 
 # -- the documents --------------------------------------------------------------------------------------
 
-WORKLOADS = ("warm first", "warm all", "cold first", "cold all", "warm process", "cold process")
+ALONE = script_and_machine
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
     "docs/performance.md": {
-        "gains": programs, "run": run, "project": project, "first_minutes": first_minutes, "added": added,
-        "aims": aims, "cold_warm": cold_warm, "launches": launch, "warm_steps": warm_steps,
-        "whole_process": whole_process, "modules": modules, "processes": processes, "growth": growth,
-        "warm_up": warm_up, "compile_overhead": compile_overhead,
-        "imports": of_figures("import_time", "whole process", "ms"),
-        "numba_fingerprint": of_figures("numba_fingerprint", "", "us", between),
-        "numba_first_launch": of_systems("numba_first_launch", "", ("warm first", "cold first", "launch")),
-        "workloads": of_systems("workloads", "", WORKLOADS),
-        "cli": of_figures("cli", "", "ms"),
+        "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
+        "modules": modules, "processes": processes, "growth": growth, "warm_up": warm_up,
+        "compile_overhead": compile_overhead,
+        "project": of("project", "the project itself | ", project),
+        "first_minutes": of(
+            "first_minutes",
+            "the first program of | `venv`, s | `pip install`, s | first run, s | second run, s | MB | with",
+            first_minutes),
+        "launches": of("launch", " | ".join(("arguments", *ARGUMENTS)), launch),
+        "whole_process": of(
+            "whole_process", " | process | import | arrays | first | of the least | imports Numba", whole_process),
+        "imports": of_figures("import_time", "whole process | ms"),
+        "numba_fingerprint": of_figures("numba_fingerprint", " | us", between),
+        "numba_first_launch": of_systems("numba_first_launch", " | warm first | cold first | launch"),
+        "workloads": of_systems(
+            "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
+        "cli": of_figures("cli", " | ms"),
     },
     "docs/performance-store.md": {"store": store},
     "docs/performance-fleet.md": {
-        "nodes": nodes, "fleet_operations": fleet_operations, "fleet_first": fleet_first, "fleet": fleet,
+        "nodes": nodes, "fleet_operations": fleet_operations, "fleet_first": fleet_first,
+        "fleet": of(
+            "fleet", "nodes | start | requests | in the busiest second | sent | compiles | last rank runs after", fleet,
+            lambda result: []),
     },
     "docs/performance-adapters.md": {
-        "cuda_compute": cuda_compute, "triton_kernels": triton_kernels, "program_cache": program_cache, "mlir": mlir,
+        "cuda_compute": of(
+            "cuda_compute",
+            "first result | without a cache, ms | from the cache, ms | from memory, ms | second call, ms",
+            cuda_compute, ALONE),
+        "triton_kernels": triton_kernels,
+        "program_cache": of(
+            "program_cache", "hit | first of a process, us | each program's first, us | later ones, us", program_cache,
+            ALONE),
+        "mlir": of(
+            "mlir", "numba-cuda-mlir | first launch cold, ms | warm, ms | process, warm, ms | launch, own, us"
+            " | CuPy's, us | PyTorch's, us", mlir, ALONE),
     },
-    "docs/performance-programs.md": {"real_programs": real_programs},
+    "docs/performance-programs.md": {
+        "real_programs": of(
+            "real_programs", "program | what | kernels of | cold, as published, s | cold, here, s"
+            " | warm, as published, s | warm, here, s | results", real_programs, ALONE),
+    },
     "docs/keys.md": {"header_corpus": header_corpus, "lookup": lookup},
     "docs/compatibility.md": {"suites": suites},
-    "docs/install.md": {"sizes": sizes},
+    "docs/install.md": {"sizes": of("project", " | MB", sizes, ALONE)},
 }  # fmt: skip
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
