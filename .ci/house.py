@@ -41,7 +41,6 @@ module
 get_or
 mlir
 cuda
-kernel
 adapters
 frontends/numba | frontends/source
 frontends/base

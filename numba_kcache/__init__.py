@@ -6,6 +6,7 @@ Importing this package imports neither CUDA nor Numba; names are resolved at fir
 # ruff: noqa: F403, F405
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lis
     from .engine.built import *
     from .errors import *
     from .explanation.text import *
-    from .kernel import *
+    from .frontends import *
     from .model import *
     from .model.reason import *
     from .module import *
@@ -43,12 +44,12 @@ _HOMES = {
     "Event": "model",
     "EventKind": "model",
     "Explanation": "explanation.text",
-    "Kernel": "kernel",
+    "Kernel": "frontends",
     "Reason": "model.reason",
     "ReasonKind": "model.reason",
     "WarmUpReport": "warmup.pool",
     "__version__": "version",
-    "cached_kernel": "kernel",
+    "cached_kernel": "frontends",
     "cached_module": "module",
     "install": "numba_hook",
     "uninstall": "numba_hook",
@@ -58,7 +59,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python then says what was meant
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
     value = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = value

@@ -12,7 +12,6 @@ Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers
 from __future__ import annotations
 
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,12 +19,11 @@ from typing import Any
 
 from .engine import Session, arrived, refusal_of
 from .errors import BundleError, KCacheError, OptionError, why_of
+from .frontends import require_directory
 from .headers.lookup import without_stats
-from .kernel import require_directory
 from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json
-from .model.tier_address import OCI_PREFIX
 from .settings import read_settings
 from .store import entry as entry_format
 from .store.encoding import check_payloads, encode_manifest
@@ -35,9 +33,6 @@ from .tiers.chain import Chain
 from .tiers.checked_tier import CheckedTier
 from .tiers.opening import find_layout, open_any, open_tiers
 from .tiers.trust import trust_of
-
-LISTING_S = 120.0
-"""Longest time that a tier may take to list its files, in seconds."""
 
 Identity = Sequence[Component]
 """The components that all entries of one kernel share."""
@@ -59,7 +54,10 @@ def export_bundle(
         BundleError: It would be empty, or cannot be written.
         OptionError: `sign` is True and no key is set.
     """
-    layout = find_layout(path) if isinstance(path, str) and path.startswith(OCI_PREFIX) else None
+    if not isinstance(path, (str, os.PathLike)):
+        what = f"cannot write the bundle {path!r:.80}"
+        raise OptionError(what, "it is not a path", 'write export_bundle("kernels.kcache", kernels)')
+    layout = find_layout(path)
     path = str(layout) if layout else os.path.abspath(os.path.expanduser(path))
     signing_key = session.settings.signing_key if sign is not False else None
     if sign and signing_key is None:
@@ -97,8 +95,9 @@ def _chosen(
 ) -> list[BundledFile]:
     chosen: list[BundledFile] = []
     linked: list[tuple[str, BundledFile]] = []
+    kinds = set[str]()
     facts: list[BundledFile] = []  # what is known of a Numba, by which its kernels are found without it
-    for key in sorted({file.key for file in session.settled().files(ENTRY)}):
+    for key in sorted({file.key for file in session.local.files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
         try:
             entry = entry_format.decode_entry(data, key)
@@ -112,10 +111,16 @@ def _chosen(
         made_of = _made_of(entry)
         if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
             chosen.append(file)
+            kinds.add(artifact.kind)
         elif "module" in made_of:
             linked.append((str(made_of["module"][1]), file))
         elif type(made_of["kind"][1]) is list:
             facts.append(file)
+    if kinds & {"numba", "mlir"}:
+        from .frontends.numba.learning import record
+
+        if record(session, kinds):
+            return _chosen(session, wanted, targets)  # with the facts
     keys = {file.key for file in chosen}
     return [*chosen, *(facts if chosen else ()), *(file for module, file in linked if module in keys)]
 
@@ -154,18 +159,18 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         KCacheError: A directory was configured and cannot be used.
     """
     bundle = open_any(source, session.settings)
-    require_directory(session, f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
-    if not trust_of(session.settings).demands:
-        session.local.tree.takes_unsigned = True
     try:
         for each in bundle.manifests:
             _variants(bundle, each)  # checked only; read again below, since all at once take too much memory
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
+        require_directory(session, f"import the bundle {bundle.name}")
         session.local.require_room(sum(each.size_bytes for each in new))
     except (ValueError, OSError, MemoryError) as error:
         why = getattr(error, "strerror", None) or str(error) or "not enough memory to read it"
         raise BundleError(cannot, why, "nothing was imported") from None
+    if not trust_of(session.settings).demands:
+        session.local.tree.takes_unsigned = True
     for number, each in enumerate(new):
         if not session.local.put_encoded(each.key, bundle.get(ENTRY, each.key) or b""):
             raise BundleError(
@@ -226,7 +231,7 @@ def push(session: Session, to: str | None) -> Moved:
     Raises:
         KCacheError: The tier does not answer.
     """
-    tier = _tier(session, to, writes=True)[1]
+    tier = _tier(session, to, writes=True)
     signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
     copied: dict[str, int] = {}
@@ -253,7 +258,7 @@ def pull(session: Session, source: str | None) -> Moved:
     Raises:
         KCacheError: The tier does not answer, or the mode forbids writing.
     """
-    chain, tier = _tier(session, source, writes=False)
+    tier = _tier(session, source, writes=False)
     cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
@@ -261,7 +266,6 @@ def pull(session: Session, source: str | None) -> Moved:
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
     found = {key for key in sorted(keys - present) if tier.get(key) is not None}
-    chain.settle(LISTING_S)
     copied = {key for key in found if session.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
@@ -272,7 +276,7 @@ def pull(session: Session, source: str | None) -> Moved:
     return Moved(tier.tier.name, len(copied), size_bytes, len(present), len(keys) - len(present) - len(copied))
 
 
-def _tier(session: Session, text: str | None, *, writes: bool) -> tuple[Chain, CheckedTier]:
+def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     settings = session.settings
     addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
     if text is not None and writes and addresses[0].readonly is None:
@@ -283,31 +287,17 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> tuple[Chain, C
     for tier in chain.tiers:
         if tier.takes or not writes:
             tier.is_patient = True
-            return chain, tier
+            return tier
     what = "cannot push" if writes else "cannot pull"
     why = "no writable tier is set" if writes else "no tier is set"
     raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")
 
 
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
-    found: set[str] = set()
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            found.update(filter(entry_format.is_key, tier.tier.keys(kind)))
-        except FileNotFoundError:
-            pass  # a directory that does not exist yet: the first put makes it
-        except BaseException as error:  # anything, of any client: a part of a listing must not be taken for all of it
-            failed.append(error)
-
-    # in a thread: a client whose server sends empty pages without end never returns, and ignores an interrupt
-    thread = threading.Thread(target=work, name="numba_kcache-listing", daemon=True)
-    thread.start()
-    thread.join(LISTING_S)
-    if thread.is_alive():
-        failed.append(TimeoutError(f"it had not listed all its files after {LISTING_S:g} s"))
-    if failed:
+    try:
+        return set(filter(entry_format.is_key, tier.tier.keys(kind)))
+    except FileNotFoundError:
+        return set()  # a directory that does not exist yet: the first put makes it
+    except Exception as error:  # of any client
         cannot, hint = f"cannot {what} {tier.tier.name}", "`numba-kcache doctor` tests the tiers"
-        raise KCacheError(cannot, why_of(failed[0]), hint)
-    return found
+        raise KCacheError(cannot, why_of(error), hint) from None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import Session, configure_process, process_events, process_session, register, settings_of
 from .errors import KCacheError, OptionError, shortening
+from .frontends import Kernel
 from .get_or import GetOr
-from .kernel import Kernel
 from .model import Event
 from .settings import Settings, default_directory
 from .store.listing import ORDERS, EntryInfo, Order, Problem
@@ -88,16 +88,18 @@ class KernelCache(GetOr):
 
         return info_of(self.session, scope)
 
+    @shortening
     def print_info(self, scope: str = "lifetime") -> None:
         """Print `info(scope)`."""
         print(self.info(scope))
 
+    @shortening
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
         from .observe.progress import shown_count
 
         with shown_count("removing", "removed", self.session.settings.progress) as tell:
-            removed = self.session.settled().clear(tell)
+            removed = self.session.local.clear(tell)
         self.session.forget()
         return removed.entries
 
@@ -111,7 +113,7 @@ class KernelCache(GetOr):
         Raises:
             ValueError: A key is not 64 hexadecimal digits.
         """
-        removed = sum(bool(self.session.settled().remove(key)) for key in keys)
+        removed = sum(bool(self.session.local.remove(key)) for key in keys)
         self.session.forget()
         return removed
 
@@ -137,8 +139,9 @@ class KernelCache(GetOr):
         from .engine.inspection import check_limits
 
         limit = check_limits(max_size_bytes, older_than)
-        return self.session.settled().prune(limit, older_than).entries
+        return self.session.local.prune(limit, older_than).entries
 
+    @shortening
     def entries(self) -> list[EntryInfo]:
         """List every entry that passes verification: key, kernels, target, size, compile time, last use, hits.
 
@@ -146,7 +149,7 @@ class KernelCache(GetOr):
         """
         from .observe.detail import EntryList
 
-        return EntryList(self.session.settled().entries())
+        return EntryList(self.session.local.entries())
 
     @shortening
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
@@ -161,7 +164,7 @@ class KernelCache(GetOr):
         """
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
-        return self.session.settled().listing(by, limit, self.history().hits)
+        return self.session.local.listing(by, limit, self.history().hits)
 
     @shortening
     def entry(self, key: str) -> EntryDetail:
@@ -195,6 +198,7 @@ class KernelCache(GetOr):
 
         return history_of(self.session.lifetime())
 
+    @shortening
     def verify(self) -> list[Problem]:
         """Read all files, quarantine those damaged or contradicting their header, and list key and reason of each."""
         from .engine.inspection import verify
@@ -361,6 +365,7 @@ class _ProcessCache(KernelCache):
     def __reduce__(self) -> Any:
         return "process_cache"
 
+    @shortening
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on, also after `configure()`; returns the function that ends it.
 

@@ -4,7 +4,7 @@
 PyTorch's, JAX's, or memory of the driver: `to_device`, `device_array`, pinned memory and host arrays import Numba.
 """
 
+from .frontends import cached_kernel
 from .frontends.numba.light import stand_in
-from .kernel import cached_kernel
 
-stand_in(__name__, "numba", cached_kernel)
+stand_in("numba", cached_kernel)

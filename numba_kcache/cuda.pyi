@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any, Unpack, overload
 
 from .frontends.options import NumbaOptions
-from .kernel.typed import NumbaKernel
+from .frontends.typed import NumbaKernel
 
 @overload
 def jit(function: Callable[..., Any], /, **options: Unpack[NumbaOptions]) -> NumbaKernel: ...

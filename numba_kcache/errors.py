@@ -72,6 +72,20 @@ def shorten(error: BaseException) -> None:
     error.__traceback__ = _kept(steps, hidden)
 
 
+def _misfit(function: Callable[..., Any], args: Any, named: Any) -> OptionError | None:
+    """The error for arguments that a function does not take; None if it takes them."""
+    import inspect
+
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **named)
+    except TypeError as why:
+        own = [each.replace(annotation=each.empty) for each in signature.parameters.values() if each.name != "self"]
+        hint = f"write {function.__name__}{inspect.Signature(own)}"
+        return OptionError(f"cannot call {function.__name__}", str(why), hint)
+    return None
+
+
 def _steps(error: BaseException) -> list[TracebackType]:
     steps, step = [], error.__traceback__
     while step is not None:
@@ -90,15 +104,21 @@ def _kept(steps: list[TracebackType], hidden: list[str]) -> TracebackType | None
 
 
 def shortening(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that users call: errors that leave it have no frames of this package."""
+    """Decorate a function that users call: errors that leave it have no frames of this package.
+
+    Arguments that it does not take are an OptionError with its parameters.
+    """
 
     @functools.wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> T:
         try:
             return function(*args, **named)
-        except Exception as error:
+        except Exception as raised:
+            error = (type(raised) is TypeError and _misfit(function, args, named)) or raised
             shorten(error)
-            raise
+            if error is raised:
+                raise
+            raise error from None
 
     return call
 

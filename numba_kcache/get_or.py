@@ -7,7 +7,7 @@ Promise     The arguments determine the result. A repeated call is one look-up i
             bounded; at least those of the last `CROWDED` calls are kept.
 Method      A call whose options are plain values, or lists and dicts of these, is found by one dict look-up, under its
             arguments and the caller's file. Other calls, and the first of each file, are converted to a canonical form.
-Not here    Making kernels (kernel), finding and compiling (engine).
+Not here    Making kernels (frontends), finding and compiling (engine).
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, shorten
-from .frontends import define
-from .kernel import Kernel
+from .frontends import Kernel, define
 from .keys import sha256
-from .launch import current_device, is_device_current
+from .launch import current_device, current_ordinal
 from .model import copied
 
 if TYPE_CHECKING:  # not needed at run time
@@ -197,7 +196,7 @@ def _resolve_ahead(kernel: Kernel) -> None:
         return
     device = None
     if not kernel._arch:
-        if not is_device_current():
+        if current_ordinal() < 0:
             return
         try:
             device = current_device().target

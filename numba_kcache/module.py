@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import Session
 from .errors import EntryError, LaunchConfigError, OptionError, shorten, shortening
-from .frontends import Variant
+from .frontends import Kernel, Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
-from .kernel import Kernel
 from .keys import Component
 from .model import Artifact, Entry, ModuleEntries, Target
 
@@ -71,7 +70,8 @@ class CachedModule:
         if name.startswith("_"):  # Python and its tools probe such names on any object; write m["_k"] for a kernel
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         if name in _OF_RAW_MODULE and name not in self._names:
-            raise AttributeError(f"CachedModule has no attribute {name!r}: write {_OF_RAW_MODULE[name]}")
+            text = f"cannot use .{name} of {self.__name__}: a module has no such attribute"
+            raise AttributeError(f"{text}\n  hint: write {_OF_RAW_MODULE[name]}")
         try:
             found = self[name]
         except EntryError as error:
@@ -136,7 +136,7 @@ class CachedModule:
 
         Returns:
             An array over the variable's memory, without dimensions for a scalar: Numba's where the program uses Numba,
-            else one with `__cuda_array_interface__` and DLPack. It is valid as long as the module is loaded: after
+            else one with `__cuda_array_interface__`. It is valid as long as the module is loaded: after
             `clear()`, `configure()` or a reset of the device, call this again.
 
         Raises:

@@ -136,19 +136,19 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _tiers(value: Any) -> tuple[TierAddress, ...]:
-    from .model.tier_settings import read_tiers
+    from .model.tier_address import read_tiers
 
     return read_tiers(value, _path)
 
 
 def _trusted_keys(value: Any) -> tuple[tuple[str, bytes], ...]:
-    from .model.tier_settings import read_trusted_keys
+    from .model.tier_address import read_trusted_keys
 
     return read_trusted_keys(value)
 
 
 def _shown_tiers(value: Any) -> str:
-    from .model.tier_settings import shown_tiers
+    from .model.tier_address import shown_tiers
 
     return shown_tiers(value)
 
@@ -299,11 +299,6 @@ def variables(names: Collection[str]) -> dict[str, str]:
 def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:
     """The values of all environment variables whose names start with one of these texts, by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(starts)}
-
-
-def takes_colours() -> bool:
-    """Check whether the user's terminal shows colours."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def worker_environment() -> dict[str, str]:

@@ -3,10 +3,8 @@
 Promise     Two sets of arguments have equal forms only if cuda.compute generates the same code for them. An argument
             without a known form raises `Unkeyed`, with the reason, and is built without the cache. No compiler is
             imported.
-Method      `ALGORITHMS` lists the algorithms and the parameters of their constructors in the versions that were
-            examined; others are not keyed. The form of an array is its dtype, that of an initial value its type, that
-            of an iterator the kind by which cuda.compute keys it, and that of an operator written in Python its
-            fingerprint (compute_operators).
+Method      The form of a device array is its dtype, that of an initial value its type, that of an iterator the kind by
+            which cuda.compute keys it, and that of an operator written in Python its fingerprint (compute_operators).
 Source      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
 """
 
@@ -23,34 +21,8 @@ if TYPE_CHECKING:
 
 HOME = "cuda.compute"
 
-_ARRAYS = ("d_in", "d_out")
-ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "_Reduce": (*_ARRAYS, "op", "h_init", "determinism"),
-    "_Scan": (*_ARRAYS, "op", "init_value", "force_inclusive"),
-    "_SegmentedReduce": ("d_in", "d_out", "start_offsets_in", "end_offsets_in", "op", "h_init"),
-    "_UnaryTransform": (*_ARRAYS, "op"),
-    "_BinaryTransform": ("d_in1", "d_in2", "d_out", "op"),
-    "_MergeSort": ("d_in_keys", "d_in_values", "d_out_keys", "d_out_values", "op"),
-    "_RadixSort": ("d_in_keys", "d_out_keys", "d_in_values", "d_out_values", "order"),
-    "_SegmentedSort": (
-        "d_in_keys", "d_out_keys", "d_in_values", "d_out_values", "start_offsets_in", "end_offsets_in", "order",
-    ),
-    "_UniqueByKey": ("d_in_keys", "d_in_items", "d_out_keys", "d_out_items", "d_out_num_selected", "op"),
-    "_Histogram": (
-        "d_samples", "d_histogram", "h_num_output_levels", "h_lower_level", "h_upper_level", "num_samples",
-    ),
-    "_ThreeWayPartition": (
-        "d_in", "d_first_part_out", "d_second_part_out", "d_unselected_out", "d_num_selected_out",
-        "select_first_part_op", "select_second_part_op",
-    ),
-    "_Select": (*_ARRAYS, "d_num_selected_out", "cond"),
-    "_LowerBound": ("d_data", "d_values", "d_out", "comp"),
-    "_UpperBound": ("d_data", "d_values", "d_out", "comp"),
-}  # fmt: skip
-"""Parameters of each constructor, without the last one, `compute_capability`."""
-
-_BY_VALUE = {("_Histogram", "h_num_output_levels")}
-"""Host arrays whose content determines the code; the content of others is passed at each call."""
+_RUN_TIME = ("h_init", "init_value", "h_lower_level", "h_upper_level")
+"""Parameters for host arrays whose content is passed at each call. That of others determines the code."""
 
 _ITERATORS = f"{HOME}.iterators."
 
@@ -59,21 +31,20 @@ class Unkeyed(Exception):
     """These arguments cannot be keyed; the text says why."""
 
 
-def argument_forms(algorithm: str, arguments: dict[str, Any], operators: list[Fingerprint]) -> dict[str, Plain]:
+def argument_forms(arguments: dict[str, Any], operators: list[Fingerprint]) -> dict[str, Plain]:
     """The form of each argument.
 
     Args:
-        algorithm: A name in `ALGORITHMS`.
         arguments: Arguments by parameter.
         operators: A list, to which the fingerprints of operators written in Python are added.
 
     Raises:
         Unkeyed: An argument has no form.
     """
-    return {name: _form(value, operators, by_value=(algorithm, name) in _BY_VALUE) for name, value in arguments.items()}
+    return {name: _form(value, operators, is_value=name not in _RUN_TIME) for name, value in arguments.items()}
 
 
-def _form(value: Any, operators: list[Fingerprint], *, by_value: bool = False) -> Plain:
+def _form(value: Any, operators: list[Fingerprint], *, is_value: bool = True) -> Plain:
     import numpy as np
     from cuda.compute import _bindings, op, types
     from cuda.compute._proxy import ProxyValue
@@ -90,7 +61,7 @@ def _form(value: Any, operators: list[Fingerprint], *, by_value: bool = False) -
     if kind in (tuple, list):
         return [_form(each, operators) for each in value]
     if isinstance(value, np.ndarray):
-        content: list[Plain] = [value.tobytes(), list(value.shape)] if by_value else []
+        content: list[Plain] = [value.tobytes(), list(value.shape)] if is_value else []
         return ["host", dtype_form(value.dtype), *content]
     if isinstance(value, (np.dtype, np.generic)):
         return ["numpy", dtype_form(np.dtype(value)), value.tobytes() if isinstance(value, np.generic) else b""]
@@ -149,10 +120,7 @@ def dtype_form(dtype: Any) -> Plain:
     """The form of a NumPy dtype, with the layout of its fields."""
     if dtype.hasobject:
         raise Unkeyed("an array holds Python objects")
-    names = dtype.names or ()
-    fields: list[Plain] = [[name, dtype.fields[name][1], dtype_form(dtype.fields[name][0])] for name in names]
-    inner: Plain = [dtype_form(dtype.subdtype[0]), list(dtype.subdtype[1])] if dtype.subdtype else None
-    return [dtype.str, dtype.name, dtype.itemsize, dtype.alignment, fields, inner]
+    return [repr(dtype), dtype.itemsize, dtype.alignment]
 
 
 def type_form(descriptor: Any) -> Plain:

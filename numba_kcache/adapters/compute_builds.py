@@ -15,13 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
-import time
 import weakref
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
-from importlib.util import find_spec
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +27,6 @@ from ..errors import FrozenCacheError
 from ..headers.roots import HeaderSearch
 from ..keys import Plain
 from ..model import NO_TARGET, Event, EventKind, trouble
-from ..toolchain.locating import build_of
-from ..toolchain.packages import imported_digest
 from .compute_arguments import Unkeyed, argument_forms
 
 if TYPE_CHECKING:
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
 _OBJECT, _CODE = "object", "code"
-_BEGAN_NS = time.time_ns()  # when this module was imported
 
 _building: set[int] = set()
 """Threads that run a constructor of cuda.compute. The algorithms that it constructs itself are not looked up."""
@@ -72,12 +65,9 @@ def serve(session: Session, original: Any, instance: Any, arguments: dict[str, A
     try:
         device, targets = _targets(capability)
         entries += [_Entry(session, label, original, type(instance), arguments, target) for target in targets]
-        if device is not None:
-            entries[0].here = instance
         for each in entries:
             each.find()
-        if not entries[0].is_built_here:
-            _take(instance, entries, device)
+        _take(instance, entries, device)
     except FrozenCacheError:
         raise
     except _Failed as failed:  # cuda.compute's own build failed
@@ -135,8 +125,6 @@ class _Entry:
     """One algorithm for one compute capability.
 
     Attributes:
-        here: The user's object, which is built in place for the current device; None for other devices.
-        is_built_here: Whether it was built in place.
         files: The serialised algorithm and its code, by name.
         key: Key of the entry; "" if it is not stored.
         target: The compute capability.
@@ -147,8 +135,7 @@ class _Entry:
     ) -> None:
         self._session, self._label, self._original = session, label, original
         self._algorithm, self._arguments, self.target = algorithm, arguments, target
-        self.here: Any = None
-        self.is_built_here, self.key = False, ""
+        self.key = ""
         self.files: Mapping[str, bytes] = {}
         self._functions: list[tuple[Any, str]] = []
 
@@ -168,8 +155,6 @@ class _Entry:
         except _Changed:
             return
         self.key, self.files = found.key, found.payloads
-        if self.is_built_here and self.key:
-            _shared[self.key] = _leaf(self.here).build_results
 
     def set_aside(self, error: Exception) -> None:
         """Quarantine the entry, which cannot be used."""
@@ -179,25 +164,29 @@ class _Entry:
     def _components(self) -> dict[str, Plain]:
         name, (major, minor) = self._algorithm.__name__, self.target
         operators: list[Fingerprint] = []
-        arguments: Any = argument_forms(name, self._arguments, operators)
-        components = {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": _cccl()}
+        arguments: Any = argument_forms(self._arguments, operators)
+        cccl = self._versions("cuda-cccl", "cuda-core")
+        components = {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": cccl}
         if not operators:
             return components
         from .compute_operators import settings
 
         self._functions = [each for found in operators for each in found.device_functions()]
-        return components | {"python": [*_python(), settings()]}
+        python = self._versions("numpy", "numba-cuda-mlir")
+        return components | {"python": [sys.implementation.cache_tag, *python, settings()]}
+
+    def _versions(self, *distributions: str) -> list[Plain]:
+        return [*map(self._session.toolchain.version, distributions)]
 
     def _build(self, components: dict[str, Plain]) -> Mapping[str, bytes]:
         from cuda.compute._target_cc import target_cc
 
-        instance = self._algorithm.__new__(self._algorithm) if self.here is None else self.here
+        instance = self._algorithm.__new__(self._algorithm)
         try:
             with target_cc(self.target), self._fresh_functions():
-                _run_original(self._original, instance, self._arguments, self.target if self.here is None else None)
+                _run_original(self._original, instance, self._arguments, self.target)
         except Exception as error:
             raise _Failed(error) from None
-        self.is_built_here = self.here is not None
         leaf = _leaf(instance)
         (capability,) = leaf.build_results
         self.files = {
@@ -264,46 +253,8 @@ def _take(instance: Any, entries: Sequence[_Entry], device: int | None) -> None:
             setattr(instance, name, getattr(found, name))
 
 
-@functools.cache
-def _cccl() -> Plain:
-    """Version and builds of the imported cuda.compute."""
-    import cuda.cccl
-    import cuda.core
-    from cuda.compute import _bindings
-
-    extension = _bindings.bindings_module.__file__
-    folder = os.path.join(os.path.dirname(extension), "cccl")
-    files = [extension, *(os.path.join(folder, each) for each in sorted(os.listdir(folder)) if ".so" in each)]
-    return [cuda.cccl.__version__, *map(build_of, files), package_digest("cuda.cccl"), cuda.core.__version__]
-
-
 def _header_folders() -> list[str]:
     """List the folders in which cuda.compute searches for headers: those of CCCL, and of the toolkit."""
     from cuda.cccl import get_include_paths
 
     return list(dict.fromkeys(str(each) for each in get_include_paths().as_tuple() if each))
-
-
-@functools.cache
-def _python() -> list[Plain]:
-    """Versions of the compiler of Python operators, found without importing it."""
-    import numpy
-
-    return [sys.implementation.cache_tag, numpy.__version__, package_digest("numba_cuda_mlir")]
-
-
-@functools.cache
-def package_digest(package: str) -> str:
-    """Digest a package without importing it: its installer's list of files, or else (in a checkout) its files."""
-    spec = find_spec(package)
-    if spec is None or not spec.origin:
-        return ""
-    folder = os.path.dirname(spec.origin)
-    site, distribution = folder[: -len(package) - 1], package.replace(".", "_")
-    for name in sorted(os.listdir(site)):
-        if name.startswith(f"{distribution}-") and name.endswith(".dist-info"):
-            with contextlib.suppress(OSError), open(os.path.join(site, name, "RECORD"), "rb") as file:
-                record = file.read()
-                if f"\n{package.replace('.', '/')}/__init__.py,sha256=".encode() in b"\n" + record:
-                    return sha256(record).hexdigest()
-    return imported_digest(folder, None, _BEGAN_NS)[1]

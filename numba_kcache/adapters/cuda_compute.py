@@ -15,15 +15,14 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType
 from typing import Any, Protocol
 
 from ..engine import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
-from ..model import parse_target
-from .compute_arguments import ALGORITHMS, HOME
+from .compute_arguments import HOME
 from .compute_builds import is_inside, serve
 
 _sessions: list[Callable[[], Session]] = []
@@ -82,27 +81,6 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
         _restore()
 
 
-class Ahead:
-    """A call of a `make_` function of cuda.compute, which `warm_up` executes for each of its targets.
-
-    Args:
-        make: The function: `cuda.compute.make_reduce_into`.
-        arguments: The function's arguments, `ProxyArray` and `ProxyValue` in place of data.
-    """
-
-    def __init__(self, make: Callable[..., object], **arguments: Any) -> None:
-        self.make, self.arguments = make, arguments
-
-    def __repr__(self) -> str:
-        return f"cuda.compute.{getattr(self.make, '__name__', self.make)}"
-
-    def __warm_up__(self, targets: Sequence[str] | None) -> None:
-        """Execute the call and store the code in the process's cache; without targets, for the current device."""
-        capabilities = None if targets is None else [parse_target(each).cc for each in targets]
-        with cached():
-            self.make(**self.arguments, compute_capability=capabilities)
-
-
 def _session_of(cache: Cache) -> Session:
     return cache.session
 
@@ -115,21 +93,17 @@ def _module(name: str) -> Any:
 
 
 def _replace() -> None:
-    """Replace the constructors with known parameters, and the function that wraps Python operators."""
+    """Replace the constructors, and the function that wraps Python operators."""
     from cuda.compute import _build_info, op
     from cuda.compute._serialization import Serializable
 
     if _replaced or getattr(_build_info, "USING_V2", False):
         return
-    for name, parameters in ALGORITHMS.items():
-        algorithm = Serializable._registry.get(name)
-        if algorithm is None:
-            continue
-        original = algorithm.__init__
-        if tuple(inspect.signature(original).parameters)[1:] != (*parameters, "compute_capability"):
-            continue  # of an unknown version: left unchanged
-        _replaced[name] = algorithm, vars(algorithm).get("__init__")
-        algorithm.__init__ = _constructor(name, parameters, original)
+    for name, algorithm in Serializable._registry.items():
+        signature = inspect.signature(algorithm.__init__)
+        if "compute_capability" in signature.parameters:
+            _replaced[name] = algorithm, vars(algorithm).get("__init__")
+            algorithm.__init__ = _constructor(signature, algorithm.__init__)
     if _replaced and op._jit_adapter is None:
         op._jit_adapter = _adapter_class()
 
@@ -199,18 +173,18 @@ def _adapter_class() -> Any:
 # -- constructors ---------------------------------------------------------------------------------------------
 
 
-def _constructor(name: str, parameters: tuple[str, ...], original: Any) -> Any:
+def _constructor(signature: inspect.Signature, original: Any) -> Any:
     @functools.wraps(original)
     def construct(self: Any, *given: Any, **named: Any) -> None:
         owners = _sessions[-1:]
         if not owners or is_inside():
             original(self, *given, **named)
             return
-        arguments = dict(zip((*parameters, "compute_capability"), given, strict=False)) | named
-        capability = arguments.pop("compute_capability", None)
-        if not (arguments.keys() >= set(parameters)):
-            original(self, *given, **named)
-            return
+        bound = signature.bind(self, *given, **named)
+        bound.apply_defaults()
+        _self, *names = bound.arguments
+        arguments = {name: bound.arguments[name] for name in names}
+        capability = arguments.pop("compute_capability")
         serve(owners[0](), original, self, arguments, capability)
 
     return construct

@@ -101,7 +101,7 @@ class Programs:
         forgotten = [name] if name in self._missed else [*self._missed][: len(self._missed) + 1 - MISSED_LIMIT]
         for each in forgotten:
             self._end(each)
-        unobservable(self._session().toolchain, is_probed=True)
+        unobservable()
         self._missed[name] = time.perf_counter(), time.time_ns(), begin_observing()
 
     def _end(self, name: bytes) -> tuple[float, int, list[Event] | None]:
@@ -133,7 +133,7 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        entries = self._session().settled().listing("age", None, {})
+        entries = self._session().local.listing("age", None, {})
         return [each.key for each in entries if each.kernels and each.kernels[0].startswith(_LABEL) and _is_ours(each)]
 
     def _session(self) -> Session:

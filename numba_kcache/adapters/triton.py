@@ -3,20 +3,24 @@
 Promise     A group (the files of one Triton kernel: metadata, cubin, PTX, IR) is returned complete, as it was put, or
             not at all. Of the processes that miss it at once, one compiles. A stored group is checked against Triton's
             own key, and its cubin against target and kernel, before Triton gets a path. Host code is never read from or
-            written to a tier or a bundle: it is kept on the machine that built it.
+            written to the store, a tier or a bundle: Triton keeps it in its own folder.
 Method      Triton compiles between `get_group` and `put_group` (turn). After a failed compile it drops the manager,
             whose finalizer ends the turn. Any failure of the cache is one event, and Triton compiles.
-            Triton reads files by path. These are copies in a folder of this process, below a folder that only this user
-            can use; another process removes the copies after this one has ended (host_files).
+            Triton reads files by path. These are copies in a private folder, which this process removes at its end.
 Not here    Triton's keys: they cover source, options, target, environment and Triton's own files.
 """
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import functools
+import os
+import re
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -26,8 +30,12 @@ from ..engine.built import Built
 from ..model import trouble
 from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
-from . import host_files
 from .turn import Turn, find_or_begin, without_trouble
+
+_HOST_SUFFIX = re.compile(r"\.(so(\.\d+)*|pyd|dll|dylib|exe|o|a)$", re.IGNORECASE)
+_DEVICE_MACHINES = (190, 224)  # EM_CUDA, EM_AMDGPU
+_MACH_O = (b"\xfe\xed\xfa", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+_HOST_MAGIC = (b"MZ", b"!<arch>\n", b"#!", *_MACH_O)
 
 
 class CacheManager:
@@ -35,44 +43,37 @@ class CacheManager:
 
     Args:
         key: Triton's key of the files.
-        override: The user overrides compiled files: left to Triton's own manager.
-        dump: The user dumps compiled files: left to Triton's own manager.
+        override: The user overrides compiled files: Triton's own manager is made instead.
+        dump: The user dumps compiled files: Triton's own manager is made instead.
     """
+
+    def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
+        return _tritons_own(key, override=override, dump=dump) if override or dump else super().__new__(cls)
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self.key = key
-        self._tritons_own: Any = None
-        self._files: dict[str, bytes] = {}
+        self._files: dict[str, str] | None = None  # None: not of a group
+        self._contents: dict[str, bytes] = {}
         self._turn: Turn | None = None
-        self._is_group, self._folder = False, ""
-        if override or dump:
-            from triton.runtime.cache import FileCacheManager
-
-            self._tritons_own = FileCacheManager(key, override=override, dump=dump)
 
     def has_file(self, filename: str) -> bool:
         """Check whether there is a file of this name."""
         return self.get_file(filename) is not None
 
     def get_file(self, filename: str) -> str | None:
-        """Find a file that was put by itself on this machine, or by this manager; None if there is none."""
-        if self._tritons_own is not None:
-            path: str | None = self._tritons_own.get_file(filename)
-            return path
-        if filename in self._files:
-            return self._copy(filename, self._files[filename])
-        return host_files.kept(self.key, filename)
+        """Find a file of the group, or one that Triton put by itself on this machine; None if there is none."""
+        path = (self._files or {}).get(filename)
+        return path or _tritons_own(self.key).get_file(filename)
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Keep a file on this machine and return its path; it is stored only if it is in a group put later."""
-        if self._tritons_own is not None:
-            path: str = self._tritons_own.put(data, filename, binary=binary)
+        """Keep a file and return its path; it is stored only if it is in a group put later."""
+        if self._files is None:
+            path: str = _tritons_own(self.key).put(data, filename, binary=binary)
             return path
         content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else str(data).encode()
-        if not self._is_group:
-            return host_files.keep(self.key, filename, content)
-        self._files[filename] = content
-        return self._copy(filename, content)
+        self._contents[filename] = content
+        self._files |= _copied({filename: content})
+        return self._files[filename]
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """Find a group by the name of its metadata: name and path of each file; None if it has to be compiled.
@@ -80,23 +81,23 @@ class CacheManager:
         Raises:
             FrozenCacheError: The group is not stored, and the mode is frozen.
         """
-        if self._tritons_own is not None:
-            group: dict[str, str] | None = self._tritons_own.get_group(filename)
-            return group
-        self._is_group = True
-        payloads = self._find(filename, sys._getframe(1))
-        if payloads is None:
-            return None
-        self._files.update(payloads)
-        return {name: self._copy(name, data) for name, data in payloads.items()}
+        self._files = {}
+        session, label = process_session(), f"triton:{filename.removesuffix('.json')}"
+        components = {"compiler": "triton", "key": self.key, "group": filename}
+        with without_trouble(session, "look for", label):
+            mismatch = functools.partial(_mismatch, self.key, filename)
+            name = threading.get_ident(), self.key, filename
+            found = find_or_begin(session, components, label, mismatch, name, sys._getframe(1))
+            if isinstance(found, Built):
+                self._files = _copied(found.payloads)
+                return self._files
+            self._turn = found
+        return None
 
     def put_group(self, filename: str, group: Mapping[str, str]) -> str:
         """Store the files that were put as a group; return the path of its metadata."""
-        if self._tritons_own is not None:
-            path: str = self._tritons_own.put_group(filename, group)
-            return path
         turn, self._turn = self._turn, None
-        payloads = {name: self._files[name] for name in group if name in self._files}
+        payloads = {name: self._contents[name] for name in group if name in self._contents}
         if turn is not None:
             why = f"only {len(payloads)} of its {len(group)} files were put" if len(payloads) != len(group) else ""
             why = why or _mismatch(self.key, filename, payloads)
@@ -105,21 +106,40 @@ class CacheManager:
             turn.finish(None if why else payloads)
         return group.get(filename, "")
 
-    def _copy(self, filename: str, content: bytes) -> str:
-        self._folder = self._folder or host_files.new_folder()
-        return host_files.write_copy(self._folder, filename, content)
 
-    def _find(self, filename: str, caller: Any) -> dict[str, bytes] | None:
-        session, label = process_session(), f"triton:{filename.removesuffix('.json')}"
-        components = {"compiler": "triton", "key": self.key, "group": filename}
-        with without_trouble(session, "look for", label):
-            mismatch = functools.partial(_mismatch, self.key, filename)
-            name = threading.get_ident(), self.key, filename
-            found = find_or_begin(session, components, label, mismatch, name, caller)
-            if isinstance(found, Built):
-                return dict(found.payloads)
-            self._turn = found
-        return None
+def _tritons_own(key: str, **options: bool) -> Any:
+    from triton.runtime.cache import FileCacheManager
+
+    return FileCacheManager(key, **options)
+
+
+def _copied(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Copy files into a new folder; return the path of each by its name."""
+    folder, paths = tempfile.mkdtemp(dir=_copies(os.getpid())), {}
+    for name, content in files.items():
+        paths[name] = os.path.join(folder, name)
+        with open(paths[name], "xb") as file:
+            file.write(content)
+    return paths
+
+
+@functools.cache
+def _copies(process: int) -> str:
+    folder = tempfile.mkdtemp(prefix="numba_kcache-triton-")
+    atexit.register(_remove, process, folder)
+    return folder
+
+
+def _remove(process: int, folder: str) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_host_code(name: str, data: bytes) -> bool:
+    """Check whether a file is machine code or a script for the host, by its name or by its bytes."""
+    if data[:4] == b"\x7fELF":
+        return int.from_bytes(data[18:20], "little" if data[5:6] != b"\2" else "big") not in _DEVICE_MACHINES
+    return data.startswith(_HOST_MAGIC) or _HOST_SUFFIX.search(name) is not None
 
 
 def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
@@ -134,7 +154,7 @@ def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
         if key != metadata["hash"]:
             return "its metadata has another key"
         for name, data in payloads.items():
-            if host_files.is_host_code(name, data):
+            if _is_host_code(name, data):
                 return f"its file {name} is code for the host"
             if name.endswith(".cubin"):
                 cubin = read_cubin(data)

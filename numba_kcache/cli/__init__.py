@@ -3,7 +3,7 @@
 Promise     Exit codes: 0 success, 1 a problem was found or the command failed, 2 wrong usage. `--json` prints one JSON
             value and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the
             arguments and the cache contain, a verb ends with a result or a message, without control characters. On a
-            terminal the output is coloured and wrapped.
+            terminal the output is wrapped.
 Method      A verb (a subcommand) is a function under `@verb` in entries, warm or installation. Modules that few verbs
             need are imported inside these.
 """

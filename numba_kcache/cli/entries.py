@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.inspection import keys_named
 from ..errors import EntryError, KCacheError, SettingsError, plain
-from ..kernel import require_lasting
+from ..frontends import require_lasting
 from ..model import BUILT
 from ..observe.console import count, say, seconds
 from ..observe.detail import EntryList
@@ -150,9 +150,8 @@ def _kernel(text: str) -> Any:
     kernels: dict[str, Any] = {}
     with suppress(AttributeError):
         return reduce(getattr, name.split("."), found)
-    named = {id(value): name for name, value in vars(found).items()}  # others are in a class, a list, a dict
     with suppress(EntryError):  # there are none
-        kernels = {named.get(id(each), each.__name__.rpartition(".")[2]): each for each in kernels_of(found)}
+        kernels = {each.__name__.rpartition(".")[2]: each for each in kernels_of(found)}
     if name in kernels or (len(kernels) == 1 and not name):
         return kernels[name] if name else next(iter(kernels.values()))
     why = f"{module} has no {name}" if name else f"{module} has {len(kernels)} kernels"
@@ -206,7 +205,7 @@ def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     which = arguments.which
     found = keys_named(cache.session, which)
     if not found and not which.strip("0123456789abcdef"):
-        found = sorted({file.key for file in cache.session.settled().find(which)} if which else ())
+        found = sorted({file.key for file in cache.session.local.find(which)} if which else ())
         if len(found) > 1:
             why = f"{len(found)} keys in {cache.directory or 'memory'} begin with it"
             raise EntryError(f"cannot remove {which!r}", why, "give more of its digits")

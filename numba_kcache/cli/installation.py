@@ -97,7 +97,7 @@ def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Diagnose driver, compilers, versions, directory and tiers.
 
     Checks driver and devices; headers, and compilers, each of which is loaded; the versions of packages that
-    must fit together; misspelt variables; permissions, free space and clock of the directory; each tier, by a
+    must fit together; misspelt variables; permissions and free space of the directory; each tier, by a
     round trip. Lists the next steps at the end. Exits with 1 if something is wrong; a part that is only absent,
     such as the driver, is a note.
     """

@@ -27,7 +27,7 @@ class Result(NamedTuple):
         text: Printed without it.
         code: Exit code of the process.
         rows: A table above the text: names of columns, rows, and the columns that are aligned at their right edge.
-        is_verbatim: The text is for a shell or a file: even on a terminal it is neither wrapped nor coloured.
+        is_verbatim: The text is for a shell or a file: it is not wrapped even on a terminal.
     """
 
     value: Any

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import CompileError, KCacheError
-from ..kernel import require_lasting
+from ..frontends import require_lasting
 from ..observe.console import count
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
 

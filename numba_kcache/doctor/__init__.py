@@ -1,8 +1,7 @@
 """Diagnose everything that a kernel cache needs: driver, compilers, compatible versions, directory, tiers.
 
-Promise     A diagnosis changes nothing, except that it makes one empty file in the cache's directory and removes it,
-            and leaves one small file in each writable tier. A missing part or package is a finding, not an error. Each
-            finding that is wrong has a next step.
+Promise     A diagnosis changes nothing, except that it leaves one small file in each writable tier. A missing part or
+            package is a finding, not an error. Each finding that is wrong has a next step.
 Method      Small functions gather facts (doctor.machine those about the machine), and pure functions judge them.
 Not here    Damage in the cache (`verify`).
 Source      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
@@ -14,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,12 +20,14 @@ from typing import Any
 
 from ..engine import Session
 from ..errors import plain
+from ..frontends import front_end
+from ..frontends.numba.facts import facts_of
+from ..frontends.numba.stand_in import HOMES
 from ..model import NamedTuple
 from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, counted, shows_text
 from ..settings import unknown_variables
-from ..store import SIGNED, Tree, is_network, open_in, unlink_in
-from ..store.writing import private_name
+from ..store import SIGNED, is_network
 from ..tiers.tier import round_trip
 from .machine import Compilers, Device, find_devices, load_compilers
 
@@ -35,7 +35,6 @@ FINE, NOTE, WRONG = "fine", "note", "wrong"
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FREE_FILES = 1000
-_MOST_SKEW_S = 60.0
 
 _RANGES = {
     "cuda-bindings": ("12.9.1", "14"),
@@ -119,7 +118,7 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
     return Diagnosis(
         (
             Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}"),
-            *judged_versions({name: _version(name) for name in _RANGES}),
+            *judged_versions({name: _version(name) for name in _RANGES}, _without_import(session)),
             judged_driver(driver, why, compilers.version),
             *judged_compilers(compilers),
             *(judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
@@ -141,6 +140,18 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _without_import(session: Session) -> dict[str, str]:
+    """How stored kernels of each Numba start, for those of which anything is stored."""
+    found = {}
+    for name, kind in EXTRAS.items():
+        facts = facts_of(HOMES[kind], front_end(kind).flavour, session)
+        if not isinstance(facts, str):
+            found[name] = "stored kernels start without it"
+        elif "not by a version" in facts:
+            found[name] = f"stored kernels import it: {facts}"
+    return found
+
+
 def _numbers(text: str) -> list[int]:
     """The numbers of a version: [2, 5, 0, 1] of 2.5.0rc1."""
     return [int(digits) for digits in re.findall(r"\d+", text)]
@@ -153,8 +164,8 @@ def judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
         yield Finding("environment", WRONG, f"{name} names no setting and is ignored", advice)
 
 
-def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
-    """Judge the versions of all distributions, None for absent ones."""
+def judged_versions(found: Mapping[str, str | None], stored: Mapping[str, str]) -> Iterable[Finding]:
+    """Judge the versions of all distributions, None for absent ones, and say how stored kernels of the Numbas start."""
     for name, installed in found.items():
         first, beyond = _RANGES[name]
         users = [user for user in _NEEDED_BY.get(name, ()) if found[user] is not None]
@@ -162,9 +173,11 @@ def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
             beyond = ""
         if installed is None and name in EXTRAS:
             advice = f"for kernels of {name}, pip install 'numba-kcache[{EXTRAS[name]}]'"
-            yield Finding(name, NOTE, "not installed: CUDA C++ kernels do not need it", advice)
+            less = stored.get(name, "CUDA C++ kernels do not need it")
+            yield Finding(name, NOTE, f"not installed: {less}", advice)
         elif users or name not in _NEEDED_BY:
-            yield _judged_version(name, installed, first, beyond)
+            judged = _judged_version(name, installed, first, beyond)
+            yield judged._replace(says="; ".join(filter(None, (judged.says, stored.get(name)))))
 
 
 def _judged_version(name: str, found: str | None, first: str, beyond: str) -> Finding:
@@ -235,7 +248,7 @@ def judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding
 
 
 def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
-    """Judge the cache's directory: owner, filesystem, free space, foreign files and clock."""
+    """Judge the cache's directory: owner, filesystem, free space and foreign files."""
     local = session.local
     if not local.directory:
         advice = "set NUMBA_KCACHE_DIR, or a mode other than off"
@@ -266,8 +279,6 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     if SIGNED in local.tree.names:
         says = f"only {directory}/{SIGNED} is used: signatures are demanded, and unsigned files had arrived here before"
         yield Finding("signatures", NOTE, says, "to remove the rest, run `numba-kcache clear` without the keys")
-    if is_made and not reason:
-        yield _clock(local.tree)
 
 
 def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
@@ -281,34 +292,6 @@ def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Fi
         advice = f"lower max_size_bytes (NUMBA_KCACHE_MAX_SIZE) below {bytes_text(info.size_bytes + free_bytes)}"
         return Finding("space", NOTE, f"{says}: the disk is full before the limit is reached", advice)
     return Finding("space", FINE, says)
-
-
-def _clock(tree: Tree) -> Finding:
-    """Compare the filesystem's clock, by which the age of entries and locks is measured, with this machine's."""
-    try:
-        root, name = tree.open_root(), f".doctor-{private_name()}"
-        try:
-            fd = open_in(root, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            try:
-                skew_s = os.fstat(fd).st_mtime - time.time()
-            finally:
-                os.close(fd)
-                unlink_in(root, name)
-        finally:
-            os.close(root)
-    except OSError as error:
-        return Finding("directory", WRONG, str(error), "check whether the disk is full or mounted read-only")
-    return judged_clock(skew_s)
-
-
-def judged_clock(skew_s: float) -> Finding:
-    """Judge how far the filesystem's clock is ahead of this machine's."""
-    if abs(skew_s) > _MOST_SKEW_S:
-        says = f"the directory's filesystem is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
-        return Finding("clock", WRONG, says, "set the clocks of this machine and the file server by NTP")
-    if time.time() < 1_700_000_000:
-        return Finding("clock", WRONG, "this machine's clock is before 2023", "set the clock")
-    return Finding("clock", FINE, "agrees with the filesystem's")
 
 
 def judged_tiers(session: Session) -> Iterable[Finding]:

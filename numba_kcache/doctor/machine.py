@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import KCacheError
+from ..launch import bindings, native
 from ..model import NamedTuple
 from ..toolchain import installed_include_dirs
 from ..toolchain.locating import loaded_path, on_disk
@@ -44,34 +45,24 @@ class Compilers(NamedTuple):
     troubles: Mapping[str, str] = {}
 
 
-def _name_of(cuda: Any, status: int) -> str:
-    name = ctypes.c_char_p()
-    return str(status) if cuda.cuGetErrorName(status, ctypes.byref(name)) or not name.value else name.value.decode()
-
-
 def find_devices() -> tuple[tuple[int, int] | None, list[Device], str]:
     """The newest CUDA version that the driver knows and its devices; or the reason that there are none."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        return None, [], str(error)
-    status, number, count = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()
-    cuda.cuDriverGetVersion(ctypes.byref(number))
-    driver = number.value // 1000, number.value % 1000 // 10
+    version = native.function("cuDriverGetVersion", "n")
+    if version is None:
+        return None, [], "libcuda.so.1 cannot be loaded"
+    cuda, number = bindings(), version[0]()[1]
+    (status,), driver = cuda.cuInit(0), (number // 1000, number % 1000 // 10)
     if status:
-        return driver, [], f"the driver returned {_name_of(cuda, status)}"
-    cuda.cuDeviceGetCount(ctypes.byref(count))
-    return driver, [_device(cuda, ordinal) for ordinal in range(count.value)], ""
+        return driver, [], f"the driver returned {cuda.name_of(status)}"
+    return driver, [_device(cuda, ordinal) for ordinal in range(cuda.cuDeviceGetCount()[1])], ""
 
 
-def _device(cuda: ctypes.CDLL, ordinal: int) -> Device:
-    name, handle = ctypes.create_string_buffer(256), ctypes.c_int()
-    cuda.cuDeviceGet(ctypes.byref(handle), ordinal)
-    cuda.cuDeviceGetName(name, len(name), handle)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    for part, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
-        cuda.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
-    return Device(name.value.decode("utf-8", "replace"), major.value, minor.value)
+def _device(cuda: Any, ordinal: int) -> Device:
+    name, handle = ctypes.create_string_buffer(256), cuda.cuDeviceGet(ordinal)[1]
+    get_name: Any = native.function("cuDeviceGetName", "iii")
+    get_name[0](ctypes.addressof(name), len(name), handle)
+    major, minor = (cuda.cuDeviceGetAttribute(each, handle)[1] for each in (75, 76))  # COMPUTE_CAPABILITY_...
+    return Device(name.value.decode("utf-8", "replace"), major, minor)
 
 
 _SMALLEST = 'extern "C" __global__ void doctor() {}'

@@ -1,13 +1,16 @@
-"""Resolve requests to artifacts: `Request`, the candidates for it, and `Session`, which looks up, else compiles once.
+"""Resolve requests to artifacts: `Request`, the candidates for it, `Session`, which looks up or compiles, its events.
 
 Promise     A `Request` is all that the engine knows of a kernel of any kind: the components of its key, its build
             function, and its names. No other module decides on an order of look-ups: waiting for another process, tiers
             and explanations read `candidates`, too. Compilers are identified no earlier than the first candidate that
             needs them.
             An artifact is found only under the key of the request that would be compiled. Every failure of reading
-            stored data is a miss: only `keys` and `_read` read it; each returns a value or emits one event.
+            stored data is a miss: only `candidates` and `_read` read it; each returns a value or emits one event.
             Each resolution emits one HIT or MISS. Of many threads and processes that resolve the same request at once,
             one of them compiles, and the others wait a bounded time.
+            Emitting an event never raises, whatever a subscriber does. Each kind of trouble is one warning per process;
+            nothing else is printed. Launches are not counted. The memory used is bounded, however many kernels a
+            process resolves.
             The process has one session of its own at a time, made at first use from the settings in force;
             registered tiers and subscribers survive a change of settings.
 Method      `Lookup` is the part that never compiles. A source without includes has its complete key at once, so a warm
@@ -15,40 +18,47 @@ Method      `Lookup` is the part that never compiles. A source without includes 
             stored for it; it is read where code of any compiler is accepted.
             To find out that compilers are not installed takes longer than the rest of a first launch. So while there is
             no record of them, code of any compiler is looked for first, in the stores where it is accepted.
-Not here    Making a request for a kind of kernel (frontends); the work after a miss (turns, compile); kernels, launches
-            and devices.
+            Counters are sums with names. A count for one key, reason, day or tier has that in its name: `hits/<key>`,
+            `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; they are summed like the others. A
+            process's counts belong to the day (UTC) on which it saves them.
+Not here    Log lines and tables of the sums (observe), making a request for a kind of kernel (frontends); the work
+            after a miss (turns, compile); kernels, launches and devices.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import KCacheError, OptionError, UncacheableError
 from ..keys import COVERED, Component, components, derive, family_of
 from ..launch.launcher import Loader
 from ..model import (
+    IN_USER_CODE,
+    KEY_DIGITS,
+    LONG_WAIT_S,
     NO_TARGET,
     Artifact,
     Choice,
+    Counts,
     Emit,
     Event,
     EventKind,
     NamedTuple,
-    Protocol,
     Resolution,
     Target,
     artifact_from_header,
     resolved_without_key,
     trouble,
 )
-from ..observe import Events, Statistics
 from ..settings import Settings, default_directory, misspelt, read_settings
 from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
@@ -68,6 +78,18 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..tiers.chain import Chain
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier, TierReport
+
+    class Store(Protocol):
+        """A store to look up in and to publish to: the local one, alone or with tiers behind it."""
+
+        def get(self, key: str) -> StoredEntry | None:
+            """The entry of `key`, verified; None if there is none."""
+
+        def put(self, entry: StoredEntry) -> bool:
+            """Store an entry. Returns True if it was stored locally."""
+
+        def add_variant(self, family: str, *variants: Variant) -> bool:
+            """Put variants before those of a manifest. Returns True if they were stored locally."""
 
     class Declared(Protocol):
         """The resolutions of a kernel whose signatures are known before a launch (`signature=`)."""
@@ -165,36 +187,237 @@ class Request(NamedTuple):
         return self.label if self.target == NO_TARGET else f"{self.label} for {self.target}"
 
 
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+_QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
+"""Events of ordinary work: sent to subscribers, not logged."""
+
+_ORDINARY = frozenset((EventKind.COMPILE_END, EventKind.COMPILE_FAILED, EventKind.EVICTED, EventKind.WAITED))
+"""Events that are logged, but cause no warning."""
+
+MOST_KEYS = 4096
+_MOST_HEARD = 256
+
+
+class Statistics:
+    """The counts of this process, made from the events of one cache.
+
+    Args:
+        clock: Seconds since the epoch; decides the day that counts belong to.
+
+    Attributes:
+        heard: Events that are not counted yet. A launch only appends events; they are counted when statistics are read.
+        sources: Functions that return counts made elsewhere since their last call, by names of counters.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._lock, self._is_counting = threading.RLock(), False
+        self._clock = clock
+        self.heard: deque[Event] = deque()
+        self._process = Counts()
+        self._unsaved = Counts()
+        self._hits: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+        self.sources: list[Callable[[], Mapping[str, float]]] = []
+        self._is_forked = False
+
+    @property
+    def process(self) -> Counts:
+        """The counts of this process so far."""
+        self.settle()
+        return self._process
+
+    def settle(self) -> None:
+        """Count the events in `heard`. Taking from a deque is atomic: events of other threads are not lost."""
+        with self._lock:
+            if self._is_counting:  # called by a signal handler that interrupted the loop below, which counts the rest
+                return
+            self._is_counting = True
+            try:
+                while self.heard:
+                    self._count(self.heard.popleft())
+            finally:
+                self._is_counting = False
+
+    def _count(self, event: Event) -> None:
+        _count(self._process, event)
+        _count(self._unsaved, event)
+        if event.kind is EventKind.HIT:
+            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], MOST_KEYS)
+        elif event.kind is EventKind.MISS:
+            for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
+                self._reasons[kind] = self._reasons.get(kind, 0) + 1
+
+    def take_unsaved(self) -> dict[str, float]:
+        """Counts since the last call, to be added to the store's counters."""
+        self.settle()
+        with self._lock:
+            fresh = Counts()
+            counted, self._unsaved = self._unsaved, fresh  # atomic swap: each count is saved once
+            hits, self._hits = self._hits, {}
+            reasons, self._reasons = self._reasons, {}
+        unsaved = {name: value for name, value in counted.as_dict().items() if value}
+        elsewhere: dict[str, float] = {}
+        for source in self.sources:
+            more = source()
+            for name, value in () if self._is_forked else more.items():
+                elsewhere[name] = elsewhere.get(name, 0) + value
+        self._is_forked = False  # the first counts of each source after a fork were the parent's
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+        return {
+            **unsaved,
+            **{f"day/{day}/{name}": value for name, value in unsaved.items()},
+            **{f"hits/{key}": number for key, number in hits.items()},
+            **{f"reason/{reason}": number for reason, number in reasons.items()},
+            **elsewhere,
+        }
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, the counts from before the fork, which the parent saves."""
+        self._lock, self._is_counting = threading.RLock(), False
+        self.heard.clear()
+        self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
+        self._is_forked = True
+
+
+def _count_label(counts: dict[str, int], label: str, most: int) -> None:
+    if label in counts or len(counts) < most:
+        counts[label] = counts.get(label, 0) + 1
+
+
+def _count(counts: Counts, event: Event) -> None:
+    kind, data = event.kind, event.fields
+    if kind is EventKind.HIT:
+        counts.hits += 1
+        counts.waited += data.get("source") == "waited"
+        if data.get("source") != "memory":
+            counts.loads += 1
+            counts.load_time_s += data.get("load_time_s", 0.0)
+            counts.time_saved_s += data.get("compile_time_s", 0.0) - data.get("load_time_s", 0.0)
+    elif kind is EventKind.LOAD and data.get("stored"):
+        counts.load_time_s += data.get("load_time_s", 0.0)
+        counts.time_saved_s -= data.get("load_time_s", 0.0)
+    elif kind is EventKind.MISS:
+        counts.misses += 1
+    elif kind is EventKind.COMPILE_END:
+        counts.compiles += 1
+        counts.compile_time_s += data.get("compile_time_s", 0.0)
+    elif kind is EventKind.WAITED and data.get("waited_s", 0.0) >= LONG_WAIT_S:
+        counts.waits += 1
+        counts.wait_time_s += data["waited_s"]
+    elif kind is EventKind.EVICTED:
+        counts.evictions += data.get("entries", 0)
+    elif kind in (EventKind.TROUBLE, EventKind.DAMAGED):
+        counts.errors += 1
+
+
+class Events:
+    """The events of one cache.
+
+    Args:
+        process: The events of the process's own cache, whose subscribers receive these as well.
+
+    Attributes:
+        statistics: The counts of these events.
+    """
+
+    def __init__(self, process: Events | None = None) -> None:
+        self.statistics = Statistics()
+        self._process = process
+        self._subscribers: dict[object, Callable[[Event], object]] = {}
+        self._warned: dict[str, object] = {}
+        self._missed = threading.local()
+
+    def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `subscriber` with every event from now on. Returns the function that unsubscribes it."""
+        if not callable(subscriber):
+            raise OptionError(f"cannot subscribe {subscriber!r}", "it cannot be called", "give a function of one event")
+        token = object()
+        self._subscribers[token] = subscriber
+
+        def unsubscribe() -> None:
+            self._subscribers.pop(token, None)
+
+        return unsubscribe
+
+    def emit(self, event: Event) -> None:
+        """Count an event, pass it to the subscribers and the log, and warn the user of trouble once."""
+        heard = self.statistics.heard
+        heard.append(event)
+        if len(heard) > _MOST_HEARD:
+            self.statistics.settle()
+        subscribers = list(self._subscribers.values())
+        if self._process:
+            subscribers += self._process._subscribers.values()
+        if not subscribers and event.kind in _QUIET:
+            return  # not logged, so that emitting costs a warm start next to nothing
+        me = get_ident()
+        depth = IN_USER_CODE[me] = IN_USER_CODE.get(me, 0) + 1
+        try:
+            self._tell(event, subscribers)
+        finally:
+            IN_USER_CODE[me] = depth - 1
+            if depth == 1:
+                IN_USER_CODE.pop(me, None)  # a signal handler that ran before this line may have removed it
+
+    def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
+        """Call user code: subscribers, and the handlers of logs and warnings."""
+        for subscriber in subscribers:
+            try:
+                subscriber(event)
+            except Exception:  # user code: its errors must not reach a launch
+                from ..observe.log import ERROR, record
+
+                record(ERROR, "a subscriber of numba_kcache failed", with_error=True)
+        if event.kind in _QUIET:
+            return
+        if event.kind is EventKind.MISS:
+            self._missed.reason = event.fields.get("reason")  # for the log line of this thread's next compile
+            return
+        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has no handlers
+            from ..observe.log import INFO, line_of, record
+
+            record(INFO, line_of(event, getattr(self._missed, "reason", None)))
+        if event.kind in _ORDINARY:
+            return
+        from ..observe.log import warn, warning_of
+
+        subject, text = warning_of(event)
+        token = object()
+        if text and self._warned.setdefault(subject, token) is token:
+            warn(text)
+
+
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
 class Candidate(NamedTuple):
-    """One request to look up in one store.
+    """One key under which one store may have the code of a request.
 
     Args:
         request: The request.
         components: Its components; with the compilers, where they were identified.
         tier: The store; None for the local one.
-        any_compiler: Whether code of any compiler is accepted.
-        is_identified: Whether `components` name this process's compilers; if not, no key can be derived from them.
+        key: The key.
+        row: The row of the kernel's index that has this key; None for a key that was derived.
     """
 
     request: Request
     components: tuple[Component, ...]
     tier: CheckedTier | None
-    any_compiler: bool
-    is_identified: bool
+    key: str
+    row: Variant | None
 
 
 # -- looking up --------------------------------------------------------------------------------------------------------
 
 
-MEMORY_LIMIT_BYTES = 8 * 2**20
-"""Limit of the size of artifacts kept in memory for other kernel objects with equal keys, with 1 KiB added for each.
+KEPT = 64
+"""Most artifacts kept in memory for other kernel objects with equal keys."""
 
-It suffices for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small
-ones 0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
-"""
+KEPT_BYTES = 128 << 10
+"""Size of the code of the largest artifact that is kept: reading and verifying a megabyte again takes 0.25 ms."""
 
 _NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 """Placeholder until the compilers are identified."""
@@ -203,19 +426,6 @@ _WITHOUT_COMPILERS = components({"compilers": {}, "versions": {}})
 
 _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
 """Libraries whose absence is found quickly; for the others cuda.pathfinder starts a process, which takes 100 ms."""
-
-
-class Store(Protocol):
-    """A store to look up in and to publish to: the local one, alone or with tiers behind it."""
-
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, verified; None if there is none."""
-
-    def put(self, entry: StoredEntry) -> bool:
-        """Store an entry. Returns True if it was stored locally."""
-
-    def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put variants before those of a manifest. Returns True if they were stored locally."""
 
 
 class Lookup:
@@ -245,7 +455,6 @@ class Lookup:
         self.damaged: dict[str, str] = {}
         self.refused: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
-        self._memory_bytes = 0
         self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: Store = self.local
@@ -254,12 +463,10 @@ class Lookup:
         self.toolchain = Toolchain(self.local.get_record, self._save_record, self._header_folder)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
-        self._lock = threading.RLock()
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew locks that another thread of the parent may have held, and reset the counts."""
-        self._lock = threading.RLock()
+        """Renew what another thread of the parent may have held, and reset the counts."""
         self.toolchain.after_fork()
         self.statistics.after_fork()
 
@@ -273,12 +480,6 @@ class Lookup:
             self.statistics.sources.append(self.chain.take_unsaved)
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
-
-    def settled(self) -> DiskStore:
-        """The local store, once all entries found in tiers are stored there."""
-        if self.chain is not None:
-            self.chain.settle()
-        return self.local
 
     # -- compilers ----------------------------------------------------------------------------------
 
@@ -339,37 +540,48 @@ class Lookup:
         frozen = self.settings.mode == "frozen"
         readonly = [each for each in tiers if each.readonly]
         fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
+        in_turn = self._in_turn
 
-        if self.compilers(request, looks=False) is None:
+        if self.compilers(request, looks=False) is None:  # code of any compiler, before they are searched for
             if frozen or self.settings.toolchain == "any":
-                yield from self._unidentified(request.requests(), local)
-                yield from self._unidentified(request.requests(), tiers)
-                yield from self._unidentified(request.fallbacks(), fallback_stores)
+                yield from in_turn(request.requests, local, is_identified=False)
+                yield from in_turn(request.requests, tiers, is_identified=False)
+                yield from in_turn(request.fallbacks, fallback_stores, is_identified=False)
             else:
-                yield from self._unidentified(request.requests(), [one for one in readonly if not one.tier.is_remote])
+                at_hand = [each for each in readonly if not each.tier.is_remote]
+                yield from in_turn(request.requests, at_hand, is_identified=False)
                 if self.lacks_compilers(request):
-                    yield from self._unidentified(request.requests(), local)
-                    yield from self._unidentified(request.requests(), readonly)
-                    yield from self._unidentified(request.fallbacks(), readonly)
+                    yield from in_turn(request.requests, local, is_identified=False)
+                    yield from in_turn(request.requests, readonly, is_identified=False)
+                    yield from in_turn(request.fallbacks, readonly, is_identified=False)
+        yield from in_turn(request.requests, local)
+        yield from in_turn(request.requests, tiers)
+        yield from in_turn(request.fallbacks, fallback_stores)
 
-        for group in (local, tiers):
-            for each in request.requests() if group else ():
-                for tier in group:
-                    yield self._identified(each, tier)
-        for each in request.fallbacks() if fallback_stores else ():
-            for tier in fallback_stores:
-                yield self._identified(each, tier)
-
-    def _identified(self, request: Request, tier: CheckedTier | None) -> Candidate:
-        components = request.components + (self.compilers(request) or ())
-        any_compiler = (tier is not None and tier.readonly) or self.takes_any_compiler(components)
-        return Candidate(request, components, tier, any_compiler, True)
-
-    def _unidentified(self, requests: Iterable[Request], stores: Sequence[CheckedTier | None]) -> Iterator[Candidate]:
-        """Yield candidates without the compilers: their code may come from any."""
-        for request in requests if stores else ():
+    def _in_turn(
+        self,
+        requests: Callable[[], Iterable[Request]],
+        stores: Sequence[CheckedTier | None],
+        *,
+        is_identified: bool = True,
+    ) -> Iterator[Candidate]:
+        """Yield the candidates for each request in each store; without the compilers, code may come from any."""
+        for request in requests() if stores else ():
             for tier in stores:
-                yield Candidate(request, request.components + _NOT_IDENTIFIED, tier, True, False)
+                components = request.components + (
+                    (self.compilers(request) or ()) if is_identified else _NOT_IDENTIFIED
+                )
+                any_compiler = not is_identified or bool(tier and tier.readonly) or self.takes_any_compiler(components)
+                try:
+                    if is_identified and not request.headers:
+                        yield Candidate(request, components, tier, derive(components), None)
+                    if any_compiler or request.headers:
+                        yield from self._in_index(request, components, tier, any_compiler=any_compiler)
+                except KCacheError:
+                    raise
+                except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
+                    why = f"cannot read what is stored for {request.label}: {error!r}"
+                    self.events.emit(trouble("manifest", why))
 
     def key(self, request: Request) -> str:
         """Derive the key of a request.
@@ -407,45 +619,25 @@ class Lookup:
             source: Source reported for an artifact of the local store.
             is_counted: Whether it counts.
         """
-        for candidate in tried:
-            start = time.perf_counter()
-            request, tier = candidate.request, candidate.tier
-            for key, variant in self.keys(candidate):
-                artifact = self.memory.get(key)
-                if artifact is not None:
-                    return self._hit(request, key, artifact, "memory", 0.0, variant)
-                artifact = None if key in self.refused else self._read(key, tier)
-                if artifact is None:
-                    continue
-                if artifact.target != request.target:
-                    self.set_aside(key, f"it is for {artifact.target}, but {request.target} was requested")
-                    continue
-                if tier is not None:
-                    source, family = "tier", family_of(candidate.components)
-                    variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
-                    tier.keep_variant(family, variant)
-                if not is_counted:
-                    return Resolution(artifact, key, source)
-                return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
+        start = time.perf_counter()
+        for request, named, tier, key, row in tried:
+            artifact = self.memory.get(key)
+            if artifact is not None:
+                return self._hit(request, key, artifact, "memory", 0.0, row)
+            artifact = None if key in self.refused else self._read(key, tier)
+            if artifact is None:
+                continue
+            if artifact.target != request.target:
+                self.set_aside(key, f"it is for {artifact.target}, but {request.target} was requested")
+                continue
+            if tier is not None:
+                source = "tier"
+                row = row or variant_of(key, artifact.target.name, derive(named))
+                self.local.add_variant(family_of(named), row)  # so that the next process need not ask the tier
+            if not is_counted:
+                return Resolution(artifact, key, source)
+            return self._hit(request, key, artifact, source, time.perf_counter() - start, row)
         return None
-
-    def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the keys under which a candidate may be stored, each with its variant of the manifest, if any."""
-        try:
-            if candidate.request.headers:
-                yield from self._keys_by_headers(candidate)
-                return
-            if candidate.is_identified:
-                yield derive(candidate.components), None
-            if candidate.any_compiler:
-                for variant in self._variants(candidate):
-                    if is_key(variant["key"]):
-                        yield variant["key"], variant
-        except KCacheError:
-            raise
-        except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
-            why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
-            self.events.emit(trouble("manifest", why))
 
     def has_changed_headers(self, request: Request, row: Mapping[str, Any]) -> bool:
         """Check whether a header of a request differs from when the artifact with this row was found or compiled."""
@@ -454,33 +646,35 @@ class Lookup:
         search: Any = request.headers
         return search is None or not is_unchanged(row, search.roots(self.toolchain))
 
-    def _variants(self, candidate: Candidate) -> Sequence[Variant]:
-        family, tier = family_of(candidate.components), candidate.tier
-        if tier is not None:
-            return tier.get_manifest(family)
-        return self.local.peek_manifest(family) if self._is_explaining else self.local.get_manifest(family)
-
-    def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the key derived from a recorded transcript whose answers are unchanged, if there is one."""
+    def _in_index(
+        self, request: Request, components: tuple[Component, ...], tier: CheckedTier | None, *, any_compiler: bool
+    ) -> Iterator[Candidate]:
+        """Yield the candidates that a kernel's index names: of any compiler, or with headers that are unchanged."""
+        family = family_of(components)
+        peeks = tier is None and self._is_explaining
+        rows = (tier or self.local).get_manifest(family) if not peeks else self.local.peek_manifest(family)
+        if not request.headers:
+            for row in rows:
+                if is_key(row["key"]):
+                    yield Candidate(request, components, tier, row["key"], row)
+            return
         from ..headers.lookup import find_key
         from ..headers.roots import HeaderSearch
 
-        variants, search = self._variants(candidate), candidate.request.headers
-        if not variants or not isinstance(search, HeaderSearch):
+        if not rows or not isinstance(request.headers, HeaderSearch):
             return
         # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
         # paths, or if the user names one of them.
-        for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
-            roots = search.roots(toolchain)
+        for toolchain in (None, self.toolchain) if any_compiler else (self.toolchain,):
+            roots = request.headers.roots(toolchain)
             start_s = time.perf_counter()
-            found = find_key(variants, candidate.components, roots, any_compiler=candidate.any_compiler)
-            if candidate.tier is not None:
-                candidate.tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
+            found = find_key(rows, components, roots, any_compiler=any_compiler)
+            if tier is not None:
+                tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
-                is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
-                if found.renewed is not None and is_saved:
-                    self.local.add_variant(family_of(candidate.components), found.renewed)
-                yield found.key, found.renewed or found.variant
+                if found.renewed is not None and tier is None and self.settings.mode == "readwrite" and not peeks:
+                    self.local.add_variant(family, found.renewed)
+                yield Candidate(request, components, tier, found.key, found.renewed or found.variant)
                 return
 
     def _hit(
@@ -513,40 +707,29 @@ class Lookup:
 
     def set_aside(self, key: str, reason: str) -> None:
         """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
-        self._forget_one(key)
+        self.memory.pop(key, None)
         self.refused.add(key)
-        self.settled().set_aside(key)  # settled, or a tier's copy may be stored after this
+        self.local.set_aside(key)
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     def remove(self, key: str) -> bool:
         """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
-        is_known = self._forget_one(key)
-        return (not self.local.readonly and self.settled().remove(key)) or is_known
-
-    def _forget_one(self, key: str) -> bool:
-        with self._lock:
-            gone = self.memory.pop(key, None)
-            self._memory_bytes -= len(gone.cubin) if gone else 0
-        return gone is not None
+        is_known = self.memory.pop(key, None) is not None
+        return (not self.local.readonly and self.local.remove(key)) or is_known
 
     # -- memory and records -------------------------------------------------------------------------
 
     def remember(self, key: str, artifact: Artifact) -> None:
-        """Keep an artifact in memory, within `MEMORY_LIMIT_BYTES`."""
-        with self._lock:
-            before = self.memory.pop(key, None)
+        """Keep an artifact in memory, unless it is large."""
+        self.memory.pop(key, None)
+        if len(artifact.cubin) <= KEPT_BYTES:
             self.memory[key] = artifact
-            self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
-            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a signal handler may spoil the sum
-                self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
-            while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
-                self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
+        if len(self.memory) > KEPT:
+            self.memory.popitem(last=False)
 
     def forget(self) -> None:
         """Drop all artifacts kept in memory."""
-        with self._lock:
-            self.memory.clear()
-            self._memory_bytes = 0
+        self.memory.clear()
         self.damaged.clear()
         self.refused.clear()
         self.toolchain.forget()
@@ -668,10 +851,6 @@ class Session(Lookup):
         from .turns import turn_to_build
 
         return turn_to_build(self, request, components)
-
-    def build_anew(self, request: Request) -> Resolution:
-        """Build and store a request without looking it up."""
-        return self.compile(request, self.components(request))
 
     def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; the caller has the turn (turns)."""

@@ -2,7 +2,9 @@
 
 Promise     The key covers the components' values, which are read once, and the content of files in `depends`; a value
             without a canonical form is an OptionError. Exceptions of `build` pass through, and its result is checked
-            before it is stored. If a file of `depends` changes meanwhile, the result is not stored.
+            before it is stored. If a file of `depends` changes meanwhile, the result is not stored. A file that cannot
+            be read, or would block the reader, is an OptionError. Links are followed, except a link to a folder that
+            contains the link.
 Method      Each of the user's components is a component of the key, named `component[NAME]`, so that it cannot be
             confused with one of the engine's own. A hit or a miss is counted once in a process for each key.
 Not here    The artifact of the bytes (model), look-ups, turns and stores (engine).
@@ -14,13 +16,14 @@ import contextlib
 import functools
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import OptionError
-from ..keys import Component, Plain, component, components, digest_of
+from ..errors import OptionError, why_of
+from ..keys import Component, Plain, component, components, derive, digest_of, sha256
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_unicode, read_json
 from . import Candidate, Request
@@ -128,8 +131,8 @@ def find_built(
         request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
         if headers is None or headers.read is None:
             # one candidate suffices: its key does not depend on this machine's compilers
-            local = Candidate(request, session.components(request), None, False, True)
-            found = session.first((local,))
+            components = session.components(request)
+            found = session.first([Candidate(request, components, None, derive(components), None)])
             if found is None and session.tiers:
                 found = session.first(session.candidates(request, session.tiers))
         if found is None and headers is not None:
@@ -189,8 +192,8 @@ def keep_built(
         seconds: Time of the build.
         headers: The headers that its compiler read.
     """
-    request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)
-    session.build_anew(request._replace(headers=headers))
+    request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)._replace(headers=headers)
+    session.compile(request, session.components(request))
 
 
 def remove_built(session: Session, given: Any, headers: HeaderSearch | None = None) -> bool:
@@ -198,8 +201,7 @@ def remove_built(session: Session, given: Any, headers: HeaderSearch | None = No
     request = _request(_values_of(given), bytes, "", (), [], None)
     keys = [session.key(request)]
     if headers is not None:
-        for each in session.candidates(request._replace(headers=headers), [None]):
-            keys += [key for key, _row in session.keys(each)]
+        keys += [each.key for each in session.candidates(request._replace(headers=headers), [None])]
     return max([session.remove(key) for key in keys])
 
 
@@ -220,8 +222,6 @@ def _answered(session: Session, found: Resolution, digest: str | bytes) -> Built
 
 
 def _contents(depends: Any, caller: str) -> tuple[Sequence[str], list[Plain]]:
-    from .depends import content_of, paths_of  # here: most calls have no `depends`
-
     paths = paths_of(depends, caller)
     return paths, [content_of(each) for each in paths]
 
@@ -419,6 +419,63 @@ def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
     """The components that are texts of several lines, for which an explanation shows the line that differs."""
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
+
+
+# -- depends ---------------------------------------------------------------------------------------------------------
+
+
+def paths_of(depends: Any, caller: str) -> Sequence[str]:
+    """The paths of `depends=`; relative ones refer to the folder of the calling file.
+
+    Raises:
+        OptionError: `depends` is neither a path nor a list of paths.
+    """
+    folder = os.path.dirname(os.path.abspath(caller))
+    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # at a prompt or in a notebook
+    given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
+    try:
+        return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
+    except TypeError as error:
+        raise OptionError("cannot use depends", str(error), "give paths; pass other values in components=") from None
+
+
+def content_of(path: str) -> Plain:
+    """Digest the bytes of a file; for a folder, each file in it, by relative name, without `__pycache__`.
+
+    Raises:
+        OptionError: The path cannot be read, or is neither a file nor a folder.
+    """
+    try:
+        if not os.path.isdir(path):
+            return _digest(path)
+        return {os.path.relpath(each, path): _digest(each) for each in _files_in(path, frozenset())}
+    except (OSError, ValueError) as error:
+        raise OptionError(f"cannot read depends={path!r}", why_of(error), "correct the path") from None
+
+
+def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    """Yield every file below a folder; a link to a folder that contains it counts as a file."""
+    status = os.stat(folder)
+    here = status.st_dev, status.st_ino
+    if here in above:
+        yield folder
+        return
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            yield from _files_in(path, above | {here}) if name != "__pycache__" else ()
+        else:
+            yield path
+
+
+def _digest(path: str) -> str:
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        return "a folder above"  # the value for a link to a folder that contains it
+    if not stat.S_ISREG(mode):  # reading a pipe would block
+        raise OSError(f"{path} is neither a file nor a folder")
+    with open(path, "rb") as file:
+        return sha256(file.read()).hexdigest()
 
 
 # -- results ---------------------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ EXPLAINED_LIMIT = 4096
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     """Load the compiler libraries of a request, and list its components, including the loaded compilers."""
     request.prepare()
-    loaded.load_compilers(request.libraries)
-    cache.forget_compilers()
+    if loaded.load_compilers(request.libraries):
+        cache.forget_compilers()
     return cache.components(request)
 
 
@@ -71,7 +71,7 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
             elif request.headers is None:
                 from ..headers.observer import compile_alone
 
-                artifact, why = compile_alone(make, cache.toolchain, request.distributions)
+                artifact, why = compile_alone(make, request.distributions)
                 headers = HeadersRead(untracked=why)
             elif request.headers.read is not None:
                 artifact, headers = make(), request.headers.read()
@@ -125,10 +125,9 @@ def publish(
         return
     if is_stored:
         family = family_of(components)
-        cache.store.add_variant(
-            family, {**variant_of(key, artifact.target.name, derive(components)), **headers.variant}
-        )
-        history.append(cache.local, subject, everything, key, family)
+        row = variant_of(key, artifact.target.name, derive(components))
+        cache.store.add_variant(family, {**row, **headers.variant})
+        history.append(cache.local, subject, row, family)
 
 
 def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:

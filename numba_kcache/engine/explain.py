@@ -47,14 +47,12 @@ def explain(lookup: Lookup, request: Request, *, asks_why: bool = True) -> Expla
 
 def _hit(lookup: Lookup, request: Request) -> Explanation | None:
     evidence = evidence_of(lookup)
-    for candidate in lookup.candidates(request):
-        request, tier = candidate.request, candidate.tier
-        for key, _variant in lookup.keys(candidate):
-            entry = peek(key, evidence) if tier is None else tier.peek(key)
-            source = "memory" if key in lookup.memory else "" if entry is None else "disk" if tier is None else "tier"
-            if source:
-                stored = None if entry is None else stored_of(entry)
-                return Explanation(request.label, request.target.name, key, "hit", source, entry=stored)
+    for wanted, _components, tier, key, _row in lookup.candidates(request):
+        entry = peek(key, evidence) if tier is None else tier.peek(key)
+        source = "memory" if key in lookup.memory else "" if entry is None else "disk" if tier is None else "tier"
+        if source:
+            stored = None if entry is None else stored_of(entry)
+            return Explanation(wanted.label, wanted.target.name, key, "hit", source, entry=stored)
     return None
 
 
@@ -77,8 +75,7 @@ def _of_bundles(lookup: Lookup, request: Request) -> Iterator[Reason]:
 
 
 def _is_in(lookup: Lookup, tier: CheckedTier, request: Request) -> bool:
-    keys = (key for each in lookup.candidates(request, [tier]) for key, _variant in lookup.keys(each))
-    return any(tier.peek(key) is not None for key in keys)
+    return any(tier.peek(each.key) is not None for each in lookup.candidates(request, [tier]))
 
 
 def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EntryError, KCacheError, OptionError, SettingsError
 from ..explanation.report import facts_of
-from ..model import BUILT, artifact_from_header
-from ..observe import KEY_DIGITS, Counts
+from ..model import BUILT, KEY_DIGITS, Counts, artifact_from_header
 from ..observe.detail import EntryDetail
 from ..observe.info import CacheInfo, history_of
 from ..observe.progress import shown_count
@@ -40,7 +39,7 @@ def info_of(session: Session, scope: str) -> CacheInfo:
         )
     sums = session.lifetime() if scope == "lifetime" else None
     counts = session.statistics.process if sums is None else Counts.of(sums)
-    usage, limit = session.settled().size(), session.settings.max_size_bytes
+    usage, limit = session.local.size(), session.settings.max_size_bytes
     figures = (scope, session.local.directory or "", usage.entries, usage.size_bytes, limit)
     why = "" if session.local.readonly else session.local.obstacle()
     more = {"reasons": history_of(sums or {}).reasons, **counts.as_dict()}
@@ -50,12 +49,12 @@ def info_of(session: Session, scope: str) -> CacheInfo:
 def verify(session: Session) -> list[Problem]:
     """Read all files of a cache, quarantine those damaged or contradicting their header, and list them."""
     with shown_count("verifying", "verified", session.settings.progress) as tell:
-        return session.settled().verify(refusal_of, tell)
+        return session.local.verify(refusal_of, tell)
 
 
 def keys_named(lookup: Lookup, name: str) -> list[str]:
     """List the keys of the entries that have a kernel of this name (a shell pattern), the last used one first."""
-    listed = lookup.settled().listing("age", None, {})
+    listed = lookup.local.listing("age", None, {})
     return [each.key for each in listed if any(fnmatchcase(kernel, name) for kernel in each.kernels)]
 
 
@@ -67,7 +66,7 @@ def find_entry(lookup: Lookup, which: str) -> Found:
     Raises:
         EntryError: There is none, or several keys start so.
     """
-    store, where = lookup.settled(), lookup.local.directory or "memory"
+    store, where = lookup.local, lookup.local.directory or "memory"
     found = store.find(which) if which and not which.strip("0123456789abcdef") else []
     if not found:
         found = [file for key in keys_named(lookup, which)[:1] for file in store.find(key)]

@@ -57,8 +57,6 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
                     raise BusyError(request.label)
                 waited_s = election.waited_s
                 found = session.first(session.candidates(request.alone, session.tiers)) if election.looks else None
-                if found is not None:
-                    session.chain.settle()  # stores it locally, for those that wait for this node's turn
         if found is not None and waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=waited_s)
         yield found

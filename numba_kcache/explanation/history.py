@@ -5,8 +5,8 @@ Promise     Records are only reported, never used to find code: a record that is
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
             program has one history whether it is run as a script, with `-m`, by a process pool or imported by
             `numba-kcache explain`. A module of a package has the same history in every checkout. A history holds the
-            keys of the kernel's last entries, and the start of the digest of each of their components. Each new entry
-            adds a record to it; it is read only on a miss.
+            keys of the kernel's last entries, and of their requests. Each new entry adds a record to it; it is read
+            only on a miss.
 Not here    Which entry is nearest, and the differences from it (nearest, diff).
 """
 
@@ -40,7 +40,6 @@ KINDS: Mapping[str, ReasonKind] = {
     "source": ReasonKind.SOURCE_CHANGED,
     "entry": ReasonKind.ENTRY,
     "options": ReasonKind.OPTIONS,
-    "flag files": ReasonKind.OPTIONS,
     "target": ReasonKind.TARGET,
     "signature": ReasonKind.SIGNATURE,
     "link": ReasonKind.LINK_INPUT,
@@ -160,21 +159,15 @@ def built_here() -> dict[str, str]:
     return {"system": f"{platform.system()} {platform.release()}", "python": python}
 
 
-def append(store: DiskStore, subject: Subject, components: Sequence[Component], key: str, family: str) -> None:
-    """Add an entry that was just stored to its kernel's history."""
-    record = {"key": key, "family": family, "digests": digests_of(components, subject.kinds)}
-    store.add_variant(history_name(subject), {**record, "file": _digest(subject.file)}, most=_RECORDS)
-
-
-def digests_of(components: Sequence[Component], kinds: Mapping[str, ReasonKind]) -> dict[str, str]:
-    """The start of each component's digest, without functions and values of a Python kernel, which may be hundreds."""
-    return {each.name: each.digest[:_DIGITS] for each in components if each.name in KINDS or each.name in kinds}
+def append(store: DiskStore, subject: Subject, row: Mapping[str, Any], family: str) -> None:
+    """Add an entry that was just stored, by its row in its family's manifest, to its kernel's history."""
+    store.add_variant(history_name(subject), {**row, "family": family, "file": _digest(subject.file)}, most=_RECORDS)
 
 
 def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
     """Read the records of a kernel's entries; empty if there are none."""
     try:
-        return [each for each in evidence.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
+        return list(evidence.store.peek_manifest(name))
     except ValueError:  # not the name of a manifest
         return []
 

@@ -1,7 +1,8 @@
 """Explain a miss by diffing the request with the nearest stored entry of its kernel.
 
 Promise     Nothing here compiles or changes the store.
-Method      The entry of the kernel's history with the fewest differences is read, to show old values and lines.
+Method      The last entries of the kernel's history are read; the one with the fewest differences is shown, with its
+            old values and lines. Of a request whose own entry is gone, that is the reason.
 Not here    The records of a kernel (history), the differences (diff), the words (text), and look-ups (engine).
 """
 
@@ -15,11 +16,11 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..keys import Component, names_a_compiler
+from ..keys import Component, derive, family_of, names_a_compiler
 from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
 from .diff import compare, with_line
-from .history import LOOKED_AT, NEVER_STORED, Evidence, Subject, digests_of, history_of, peek, read_history
+from .history import LOOKED_AT, NEVER_STORED, Evidence, Record, Subject, history_of, peek, read_history
 from .report import kinds_of, records_here, records_of, report_of, stored_of, texts_here, texts_of
 from .text import Explanation, Stored
 
@@ -31,6 +32,8 @@ _LEARNED = frozenset(("headers", "paths"))
 
 _MAX_HEADERS = 16
 """Most headers that an explanation lists; switching a branch may change all of them."""
+
+_FARTHEST = (1 << 30, 0)
 
 _USUALLY_DIFFERENT = frozenset(("kind", "entry", "target", "signature", "argument types"))
 """Components in which a kernel's entries normally differ; entries that share them are preferred as the nearest."""
@@ -52,49 +55,41 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         evidence: The state of the cache.
     """
 
-    def is_compared(name: str) -> bool:
-        return name not in _LEARNED and not (evidence.any_compiler and names_a_compiler(name))
+    def compared(records: Sequence[Record]) -> list[Record]:
+        """Leave out what is known only after a compile, and the compilers if code of any is accepted."""
+        skipped = [each[0] for each in records if any_compiler and names_a_compiler(each[0])]
+        return [each for each in records if each[0] not in _LEARNED and each[0] not in skipped]
 
-    def distance_of(then: Mapping[str, Any]) -> int:
-        changed = [name for name, digest in now.items() if then.get(name) != digest]
-        changed += [name for name in then if name not in now]
-        return sum(100 if name in _USUALLY_DIFFERENT else 1 for name in changed if is_compared(name))
-
-    now = digests_of(components, subject.kinds)
-    ranked = [(distance_of(each["digests"]), each) for each in history_of(subject, evidence)]
-    ranked.sort(key=lambda pair: pair[0])
-    if not ranked:
-        return Missed((NEVER_STORED,))
-    records = [each for each in records_here(subject, components) if is_compared(each[0])]
-    has_all_digests = not subject.headers and len(now) == len(components)  # then the ranking is exact
+    any_compiler = evidence.any_compiler
+    records = compared(records_here(subject, components))
+    this = family_of(components) if any_compiler else derive(components)
     texts, place = cache(lambda: texts_here(subject)), cache(_placed)  # to place a source takes a millisecond
-    best: Missed | None = None
-    nearest = ranked[0][0]
-    for distance, variant in ranked[:LOOKED_AT]:
-        entry = peek(str(variant["key"]), evidence)
-        if distance and entry is None:
+    history = history_of(subject, evidence)
+    best, nearest = Missed((Reason(ReasonKind.UNKNOWN) if history else NEVER_STORED,)), _FARTHEST
+    for row in history[:LOOKED_AT]:
+        entry, is_this = peek(str(row["key"]), evidence), this in (row.get("request"), row.get("family"))
+        if entry is None and not is_this:
             continue
-        if best is not None and (distance > nearest or has_all_digests):
-            break
-        nearest = distance
-        changed: list[Reason] = []
-        if distance and entry is not None:
+        found: list[Reason] = []
+        if entry is not None and not is_this:
             report = report_of(entry)
-            old = [each for each in records_of(report) if is_compared(each[0])]
-            changed = _with_python(compare(old, records, subject.kinds), report.get("python"))
-            if best is not None and len(changed) >= len(best.reasons):
-                continue  # already further from the request, and comparing many headers takes long
-            changed = _with_lines(changed, texts_of(entry), texts, place)
-        found = [*changed, *_header_reasons(subject, variant, evidence)]
-        if not distance and not found:
-            return Missed((_gone(variant, entry, evidence),))
-        if best is None or len(found) < len(best.reasons):
-            best = Missed(tuple(found), stored_of(entry) if entry is not None else None)
-    if best is not None:
-        return best
-    then = ranked[0][1]["digests"]  # the entries were removed: their digests remain, their values do not
-    old, new = ([(name, str(each[name]), None) for name in each if is_compared(name)] for each in (then, now))
-    return Missed(tuple(compare(old, new, subject.kinds)))
+            found = compare(compared(records_of(report)), records, subject.kinds)
+            found = _with_python(found, report.get("python"))
+        if _distance(found) >= nearest:
+            continue  # further from the request already, and comparing many headers takes long
+        found += _header_reasons(subject, row, evidence)
+        if is_this and not found:
+            return Missed((_gone(row, entry, evidence),))
+        if _distance(found) < nearest:
+            nearest = _distance(found)
+            changed = _with_lines(found, {} if entry is None else texts_of(entry), texts, place)
+            best = Missed(tuple(changed), stored_of(entry) if entry is not None else None)
+    return best
+
+
+def _distance(reasons: Sequence[Reason]) -> tuple[int, int]:
+    """The distance of an entry from the request: first by the components that entries of one kernel rarely share."""
+    return sum(each.component in _USUALLY_DIFFERENT for each in reasons), len(reasons)
 
 
 def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evidence) -> Reason:

@@ -2,7 +2,7 @@
 
 Promise     A launch does not import this module. The figures are the driver's, for the same function that launches use,
             and launches are not affected.
-Not here    Resources reported by the compiler (kernel), and launches (frontends).
+Not here    Resources reported by the compiler, and launches (frontends).
 Source      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
             microsecond.
 """

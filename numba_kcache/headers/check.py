@@ -219,7 +219,7 @@ def toolkit_now(
     roots: Roots,
     now_ns: int,
     inodes: dict[Place, tuple[int, int]],
-    read: Mapping[Place, str] | None = None,
+    read: Mapping[Place, tuple[FileStat, str] | None] = {},
 ) -> Toolkit:
     """Make the toolkit's part as it is now; contents are read only if the stats differ.
 
@@ -228,7 +228,7 @@ def toolkit_now(
         roots: The folders that are searched for headers.
         now_ns: The time, by the wall clock.
         inodes: Device and inode of each file are added.
-        read: Digests of what a compile has just read; None to read it.
+        read: The stat and answer of each place that a compile has just got.
     """
     within = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
     places = [(place, within[place.root] + place.rest) for place in known.places]
@@ -237,15 +237,19 @@ def toolkit_now(
     ]  # stored in another order
     rows, newest_ns = list[tuple[int, ...]](), 0
     for place, path in places + folders:
-        try:
-            stat = os.stat(path)
-        except (OSError, ValueError):
-            rows.append(())
-            continue
-        rows.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino))
-        newest_ns = max(newest_ns, stat.st_ctime_ns)
-        if not modes.S_ISDIR(stat.st_mode):
-            inodes[place] = stat.st_dev, stat.st_ino
+        if got := read.get(place):
+            stat, is_folder = got[0], got[1] == FOLDER
+        else:
+            try:
+                found_there = os.stat(path)
+            except (OSError, ValueError):
+                rows.append(())
+                continue
+            stat, is_folder = stat_of(found_there), modes.S_ISDIR(found_there.st_mode)
+        rows.append((*stat,))
+        newest_ns = max(newest_ns, stat.ctime_ns)
+        if not is_folder:
+            inodes[place] = stat.device, stat.inode
     found = digest(repr(rows).encode())
     if known.stat and found == known.stat:
         return known
@@ -253,7 +257,8 @@ def toolkit_now(
     is_settled_ = newest_ns + SETTLED_AFTER_NS <= now_ns
     answers: list[Sequence[str | int]] = []
     for place, path in places:
-        answers.append([*place, (read or {}).get(place) or _answer_of(path)])
+        _stat_there, answer = read.get(place) or (None, "")
+        answers.append([*place, answer or _answer_of(path)])
     for folder, path in folders:
         there = [each for each in known.absent[folder] if os.path.lexists(os.path.join(path, each))]
         answers += [[*folder, each] for each in there if _is_file(os.path.join(path, each))]

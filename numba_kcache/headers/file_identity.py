@@ -89,7 +89,19 @@ def read_steady(path: str) -> Reading:
 
 def digest(data: bytes) -> str:
     """The sha256 of a content, as 64 hexadecimal digits."""
-    return sha256(data).hexdigest()
+    global _digested_bytes
+    _digested_bytes += len(data)
+    if _digested_bytes <= _FOR_OPENSSL_BYTES:
+        return sha256(data).hexdigest()
+    from hashlib import sha256 as by_openssl
+
+    return by_openssl(data).hexdigest()
+
+
+_FOR_OPENSSL_BYTES = 1 << 20
+"""Bytes whose digests by CPython's own code take longer than loading OpenSSL."""
+
+_digested_bytes = 0
 
 
 def is_settled(stat: FileStat, path: str, now_ns: int, *, has_writer: bool | None) -> bool:

@@ -3,23 +3,22 @@
 Promise     `observed` yields a list that holds each question when the context ends. An NVRTC that cannot be observed
             for certain has a reason, which `unobservable` returns; it compiles as before.
 Method      `launch/observe.c` replaces the functions of the library that open files. An NVRTC that imports a function
-            which the observer does not know is refused. A probe, once for each build, has to show a header that is
-            there and one that is not; its result is recorded with the toolchain.
+            which the observer does not know is refused. NVRTC looks up each program's own file first, so that a
+            compile that was not seen shows.
 Not here    The meaning of the questions (record).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from ..keys import digest_of
 from ..launch import native
 from ..model import Artifact, NamedTuple
-from ..toolchain import Toolchain
 from ..toolchain.loaded import called_library, loaded_library
 from ..toolchain.nvrtc import run_nvrtc
 
@@ -27,15 +26,10 @@ Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
 """Kind ("r" read, "l" looked up, "o" not recorded), path, errno, whether the file has a writer, stat, and bytes
 read."""
 
-own_files = set[str]()
-"""Private copies that this package has handed to NVRTC by a flag: their content is in the key."""
-
 _MOST_KEPT = 64 << 20
 """Bytes of headers above which those of older marks are forgotten."""
 
 _TWO = "this process calls two NVRTCs"
-
-_probed: dict[str, str] = {}
 
 
 class Seen:
@@ -121,63 +115,37 @@ def begin_observing() -> Mark:
     return Mark(seen, len(seen.events), threading.get_ident())
 
 
-def compile_alone(
-    build: Callable[[], Artifact], toolchain: Toolchain, distributions: Iterable[str] = ()
-) -> tuple[Artifact, str]:
+def compile_alone(build: Callable[[], Artifact], distributions: Iterable[str] = ()) -> tuple[Artifact, str]:
     """Compile texts that should ask for no file. Returns the reason not to store the code; "" if they asked for none.
 
     Args:
         build: Compiles.
-        toolchain: The compilers.
         distributions: The packages that compile. Headers in their own folders belong to their versions.
     """
-    why = unobservable(toolchain, is_probed=False)
+    why = unobservable()
     with observed() as events:
         artifact = build()
     files = (getattr(sys.modules.get(each.replace("-", "_")), "__file__", None) for each in distributions)
     folders = tuple(os.path.dirname(file) + "/" for file in files if file)
     paths = (os.fsdecode(each[1]) for each in events if each[0] != "l")
-    asked = [path for path in paths if path not in own_files and not path.startswith(folders)]
+    asked = [path for path in paths if not path.startswith(folders)]
     return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else why if why == _TWO else ""
 
 
-def unobservable(toolchain: Toolchain, *, is_probed: bool) -> str:
+def unobservable() -> str:
     """Make the NVRTC of this process observable. Returns the reason why it is not; "" if it is.
 
-    Args:
-        toolchain: Keeps the result of the probe.
-        is_probed: Whether the probe has to show that the observer sees what is read.
+    A compile after it is seen: NVRTC looks up each program's own file first.
     """
     found = called_library("nvrtc")
     if found is None:
         return _TWO if loaded_library("nvrtc") else "it is not loaded"
-    address, build = found
-    why = native.observe(address)  # each time: another hooker may have written the slots since
-    if why or not is_probed:
-        return why
-    if build not in _probed:
-        name = digest_of(["observer", build])
-        record = toolchain.load(name)
-        known = record.get("why") if record else None
-        _probed[build] = known if isinstance(known, str) else _probe()
-        if known != _probed[build]:
-            toolchain.save_record(name, {"why": _probed[build]})
-    return _probed[build]
+    return native.observe(found[0])  # each time: another hooker may have written the slots since
 
 
-def _probe() -> str:
-    """Compile a text that asks for two headers, of which one is there. Returns the reason why that was not seen."""
-    content, name = b"#error the header was read\n", "numba_kcache_probe.h"
-    header = os.memfd_create("probe")
-    try:
-        os.write(header, content)
-        there = f"/proc/self/fd/{header}"
-        source = f'#if __has_include("{name}")\n#endif\n#include "{there}"\n'
-        with observed() as events, suppress(Exception):  # it has an error; any other shows in the events
-            run_nvrtc(source, "/numba_kcache/probe.cu", [], ())
-    finally:
-        os.close(header)
-    read = {(each[1], each[5]) for each in events if each[0] == "r"}
-    looked = {each[1] for each in events if each[0] == "l" and each[2]}
-    is_seen = (os.fsencode(there), content) in read and f"/numba_kcache/{name}".encode() in looked
-    return "" if is_seen else "the observer does not see what it reads"
+@functools.cache
+def is_seen() -> bool:
+    """Check with an empty program that a compile is seen."""
+    with observed() as events, suppress(Exception):
+        run_nvrtc("", "numba_kcache_probe.cu", [], ())
+    return bool(events)

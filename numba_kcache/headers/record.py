@@ -15,26 +15,22 @@ import os
 import stat as modes
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from ..errors import KCacheError
-from ..keys import Plain, sha256
+from ..keys import Plain
 from ..model import Artifact
 from ..settings import working_directory
 from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
-from .file_identity import SETTLED_AFTER_NS, FileStat, is_settled, is_settled_without, stat_of
-from .observer import Event, observed, own_files, unobservable
-from .roots import WORKING, HeaderSearch, Place, Roots, located
+from .file_identity import FileStat, digest, is_settled, is_settled_without, stat_of
+from .observer import Event, is_seen, observed, unobservable
+from .roots import WORKING, HeaderSearch, Place, Roots, located, placing
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
 _NVRTCS_OWN = ("__nv_nvrtc_builtin_header.h", "__nv_name_map")
 """Names of texts within NVRTC, which it looks up in the working directory first."""
-
-_FOR_OPENSSL_BYTES = 1 << 20
-"""Bytes of headers whose digests by CPython's own code take longer than loading OpenSSL."""
 
 _NOT_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 _REASONS = {
@@ -66,14 +62,14 @@ def compile_observed(
         search: The texts, and the folders that are searched for files.
         toolchain: The compilers.
     """
-    why = unobservable(toolchain, is_probed=True)
+    why = unobservable()
     since_ns = time.time_ns()
     with observed() as events, collected() as made:
         artifact = build()
     try:
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
-        if not (search.texts or events):  # its texts are another library's: it called another NVRTC, or kept the code
+        if not events:  # not seen; or another library called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
         texts = [*search.texts, *(each[5] for each in events)] if forced else []
@@ -99,9 +95,11 @@ def compile_observed(
     )
 
 
-def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
+def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
     """Record the headers of a compile that another library made, between `begin_observing` and `end_observing`."""
-    why = unobservable(toolchain, is_probed=True)
+    why = unobservable()
+    if not (events or why or is_seen()):
+        why = "the observer does not see what it reads"
     try:
         recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
         if why:
@@ -148,12 +146,10 @@ class Recording:
         self._writers: dict[Place, bool | None] = {}
         self.seen = [*events]
         working, known = roots.working or working_directory(), dict[str, Place]()
-        hashed: Callable[[bytes], Any] = sha256
-        if sum(len(each[5]) for each in self.seen) > _FOR_OPENSSL_BYTES:
-            from hashlib import sha256 as hashed
+        place_of = placing(roots.folders, roots.working)
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
-            if path in (".", working) or path in own_files:
+            if path in (".", working):
                 continue
             if path.endswith(_NVRTCS_OWN) and os.path.basename(path) in _NVRTCS_OWN:
                 if os.path.dirname(path) not in ("", working):
@@ -163,10 +159,10 @@ class Recording:
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
             if path in forced and error in _NOT_THERE:  # the same name is absent in any other working directory
                 self.answers[Place(WORKING, forced[path])] = None
-                if roots.place(path).root < 0:
+                if place_of(path).root < 0:
                     continue
             if path not in known:
-                known[path] = roots.place(path)
+                known[path] = place_of(path)
             place = known[path]
             before, is_new = self.answers.get(place), place not in self.answers
             if error:
@@ -179,7 +175,7 @@ class Recording:
             texts = self.others if place.root >= len(roots.own) else self.texts
             if kind == "r" and before and texts.get(path) == data:
                 continue  # the same bytes once more
-            content = hashed(data).hexdigest() if kind == "r" else FOLDER if modes.S_ISDIR(mode) else ""
+            content = digest(data) if kind == "r" else FOLDER if modes.S_ISDIR(mode) else ""
             if not is_new and (before is None or bool(before[1] and content and before[1] != content)):
                 raise Untracked("it was modified", path)
             if is_new or content:
@@ -240,13 +236,7 @@ class Recording:
         lacking = {folder: names for folder, names in absent.items() if folder.root >= own}
         if not found and not lacking:
             return None
-        read = {place: places[place] for place in found if places[place] not in (FILE, FOLDER)}
-        part = toolkit_now(Toolkit("", tuple(found), lacking), self._roots, self._since_ns, {}, read)
-        for place in found:
-            stat, _content = self.answers[place] or (None, "")
-            if stat and stat.ctime_ns + SETTLED_AFTER_NS > self._since_ns:
-                return part._replace(stat="")
-        return part
+        return toolkit_now(Toolkit("", tuple(found), lacking), self._roots, self._since_ns, {}, self.answers)
 
 
 def _clock_of(

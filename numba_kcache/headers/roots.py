@@ -53,18 +53,6 @@ class Roots(NamedTuple):
         working = working_directory()
         return Roots((*self.own, working), self.toolkit, working)
 
-    def place(self, path: str) -> Place:
-        """Return the place of a path that NVRTC asked for: in the innermost folder, of equal ones the last."""
-        if not path.startswith("/"):
-            if not self.working:
-                return Place(WORKING, path)
-            path = os.path.join(self.working, path)
-        best, length = ABSOLUTE, 0
-        for index, folder in enumerate(self.folders):
-            if len(folder) >= length and (path == folder or path.startswith(_within(folder))):
-                best, length = index, len(folder)
-        return Place(best, path[length:].removeprefix("/") if best >= 0 else path)
-
     def path(self, place: Place) -> str:
         """Return the path of a place in these folders."""
         root, rest = place
@@ -75,14 +63,33 @@ class Roots(NamedTuple):
         """For each folder the one that it is in, or is equal to, and the path within; (-1, "") for the others."""
         found = []
         for index, folder in enumerate(self.folders):
-            outer = self._replace_at(index).place(folder)
+            outer = placing([*self.folders[:index], "\0", *self.folders[index + 1 :]])(folder)
             found.append((outer.root, outer.rest) if outer.root >= 0 else (-1, ""))
         return tuple(found)
 
-    def _replace_at(self, index: int) -> Roots:
-        others = list(self.folders)
-        others[index] = "\0"
-        return Roots(tuple(others))
+
+def placing(folders: Sequence[str], working: str = "") -> Callable[[str], Place]:
+    """Make the function that returns the place of a path that NVRTC asked for: in the innermost folder, of equal ones
+    the last.
+
+    Args:
+        folders: The folders of the search.
+        working: As in `Roots`.
+    """
+    innermost = [(folder, folder.rstrip("/") + "/", index) for index, folder in enumerate(folders)]
+    innermost.sort(key=lambda each: (len(each[0]), each[2]), reverse=True)
+
+    def place(path: str) -> Place:
+        if not path.startswith("/"):
+            if not working:
+                return Place(WORKING, path)
+            path = os.path.join(working, path)
+        for folder, within, index in innermost:
+            if path.startswith(within) or path == folder:
+                return Place(index, path[len(folder) :].removeprefix("/"))
+        return Place(ABSOLUTE, path)
+
+    return place
 
 
 class HeaderSearch(NamedTuple):
@@ -124,10 +131,6 @@ class HeaderSearch(NamedTuple):
             toolkit = toolchain.folders(*named, is_fresh=is_fresh) if named else toolchain.include_dirs()
         found = Roots(self.folders, toolkit)
         return found.with_working() if self.is_working else found
-
-
-def _within(folder: str) -> str:
-    return folder.rstrip("/") + "/"
 
 
 def located(roots: Roots) -> list[tuple[int, str]]:

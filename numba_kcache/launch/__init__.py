@@ -279,6 +279,8 @@ _PATTERNS = {
     "cuThreadExchangeStreamCaptureMode": "x",
     "cuStreamIsCapturing": "in",
     "cuCtxSynchronize": "",
+    "cuStreamCreate": "wi",
+    "cuStreamDestroy_v2": "i",
     "cuStreamSynchronize": "i",
     "cuStreamWaitEvent": "iii",
     "cuEventCreate": "wi",
@@ -382,27 +384,6 @@ def current_ordinal() -> int:
         check_interpreter()
         return -1
     return device if status == 0 else -1
-
-
-_modules_without_driver = 0
-"""Number of imported modules when the driver's library was last searched for in vain; -1 once it is in the process."""
-
-
-def is_device_current() -> bool:
-    """Check whether this thread has a current CUDA context. Imports and initialises nothing."""
-    global _modules_without_driver
-    if _modules_without_driver >= 0:
-        if len(sys.modules) == _modules_without_driver:
-            return False
-        import ctypes
-
-        try:
-            ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
-            _modules_without_driver = -1
-        except OSError:  # search again only after further imports: it takes longer than the look-up of a kernel
-            _modules_without_driver = len(sys.modules)
-            return False
-    return current_ordinal() >= 0
 
 
 def check_interpreter() -> None:

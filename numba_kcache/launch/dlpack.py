@@ -1,9 +1,8 @@
-"""Device arrays over DLPack: read those of other libraries (`borrow`), and export variables of modules (`export`).
+"""Read the device arrays of other libraries over DLPack.
 
 Promise     `borrow` passes the consuming stream to the exporter, which orders its own work before it on the device. The
             capsule is not consumed: when it is freed, the exporter's deleter runs, and the exporter may use the memory
-            for something else. A capsule of `export` does not keep the memory alive; its descriptor lives as long as
-            the process.
+            for something else.
 Source      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
             JAX 0.10 exports no versioned capsule, and so no flag for memory that must not be written.
@@ -12,10 +11,8 @@ Source      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTenso
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
-from ..model import SCALAR_SIZES
 from . import Memory, is_immutable
 
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # the kinds of devices whose memory a kernel can access
@@ -58,12 +55,6 @@ class _Managed(ctypes.Structure):
 
 _pointer_of = ctypes.PyDLL(None).PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-_new_capsule = ctypes.PyDLL(None).PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-_NAME = b"dltensor"  # a capsule keeps the pointer to its name
-_NO_DELETER = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
-"""A C function without effect: consumers may call the deleter at any time, even after the interpreter has ended."""
 
 
 def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
@@ -104,34 +95,6 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
         int(device) if int(kind) == _CUDA else None,
     )
     return memory, capsule
-
-
-def export(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> object:
-    """Make the capsule of a C-contiguous array on a device, in the unversioned form that every consumer reads.
-
-    Args:
-        address: Address of its first element.
-        element: Type code of its elements.
-        shape: Extents.
-        ordinal: Ordinal of the device.
-
-    Raises:
-        BufferError: DLPack has no such elements.
-    """
-    managed = _managed(address, element, shape, ordinal)
-    return _new_capsule(ctypes.addressof(managed), _NAME, None)
-
-
-@functools.cache
-def _managed(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> _Managed:
-    codes = {name: code for code, (name, _divisor) in _SCALARS.items()}
-    codes |= {name: code for code, name in _SMALL_FLOATS.items()}
-    code = codes.get(element, codes.get(element[:1]))
-    if code is None:
-        raise BufferError("DLPack has no type for its elements")
-    extents = (ctypes.c_int64 * len(shape))(*shape)
-    bits = 8 * SCALAR_SIZES[element]
-    return _Managed(_DLTensor(address, _CUDA, ordinal, len(shape), code, bits, 1, extents, None, 0), None, _NO_DELETER)
 
 
 def _element(tensor: _DLTensor) -> str:

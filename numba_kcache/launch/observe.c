@@ -437,13 +437,14 @@ typedef struct {
     size_t count;
 } Table;
 
-/* Write one slot. `known` are the functions that stood in slots of this name before. */
-static bool write_slot(const Found *found, void **slot, void *replacement, const char *name, Call *known) {
-    void *there = *slot;
+/* Write one slot of the library of a number. */
+static bool write_slot(const Found *found, int number, void **slot, int which) {
+    void *there = *slot, *replacement = replacements[number][which];
+    Call *known = &previous[number][which];  /* the function that stood in slots of this name before */
     if (there == replacement)
         return true;
     if (is_in(found, PT_LOAD, (uintptr_t)there) || !there) {  /* not bound yet: the stub would overwrite the slot */
-        there = dlsym(RTLD_DEFAULT, name);
+        there = dlsym(RTLD_DEFAULT, names[which]);
         if (!there)
             return false;
     }
@@ -460,7 +461,14 @@ static bool write_slot(const Found *found, void **slot, void *replacement, const
     return true;
 }
 
-static uintptr_t libraries[LIBRARIES];  /* their bases; each stays mapped */
+#define MOST_SLOTS 128
+
+static struct Hooked {  /* a library that stays mapped: where it is, and its slots that were written */
+    uintptr_t base;
+    int count;
+    void **slots[MOST_SLOTS];
+    int which[MOST_SLOTS];
+} libraries[LIBRARIES];
 static int library_count;
 
 /* Replace the functions of the library that contains an address. Returns the reason why not; "" if they are replaced. */
@@ -470,10 +478,17 @@ static const char *hook(uintptr_t address, char *reason, size_t size) {
     int number = 0;
     if (!dl_iterate_phdr(is_its, &found))
         return "no library is mapped there";
-    while (number < library_count && libraries[number] != found.base)
+    while (number < library_count && libraries[number].base != found.base)
         number++;
     if (number == LIBRARIES)
         return "the process has more NVRTCs than can be observed";
+    struct Hooked *hooked = &libraries[number];
+    if (number < library_count) {  /* another hooker may have written its slots since */
+        for (int each = 0; each < hooked->count; each++)
+            if (!write_slot(&found, number, hooked->slots[each], hooked->which[each]))
+                return snprintf(reason, size, "its import %s cannot be replaced", names[hooked->which[each]]), reason;
+        return "";
+    }
     Dl_info its;
     if (!dladdr((void *)address, &its) || !dlopen(its.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE))
         return "it cannot be kept mapped";
@@ -499,7 +514,7 @@ static const char *hook(uintptr_t address, char *reason, size_t size) {
     }
     if (!symbols || !texts || !(tables[0].rows || tables[1].rows))
         return "it has no table of its imports";
-    bool is_hooked = false;
+    hooked->count = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int table = 0; table < 2; table++)
             for (size_t each = table ? relative : 0; tables[table].rows && each < tables[table].count; each++) {
@@ -515,13 +530,14 @@ static const char *hook(uintptr_t address, char *reason, size_t size) {
                     return snprintf(reason, size, "it imports %s", name), reason;
                 if (pass == 0 || which == COUNT)
                     continue;
-                if (!write_slot(&found, (void **)(found.base + row->r_offset), replacements[number][which], name, &previous[number][which]))
+                void **slot = (void **)(found.base + row->r_offset);
+                if (hooked->count == MOST_SLOTS || !write_slot(&found, number, slot, which))
                     return snprintf(reason, size, "its import %s cannot be replaced", name), reason;
-                is_hooked = true;
+                hooked->slots[hooked->count] = slot, hooked->which[hooked->count++] = which;
             }
-    if (!is_hooked)
+    if (!hooked->count)
         return "it imports no function that opens a file";
-    libraries[number] = found.base;
+    hooked->base = found.base;
     library_count = number < library_count ? library_count : number + 1;  /* another thread may have done the same */
     return "";
 #else

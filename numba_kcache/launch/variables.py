@@ -1,9 +1,9 @@
 """A variable of a loaded module as a device array.
 
 Promise     The array is a view of the variable's memory, has its size, and keeps the module alive. Where the program
-            uses Numba it is a Numba device array; elsewhere a `DeviceArray`, which every library accepts.
+            uses Numba it is a Numba device array; elsewhere a `DeviceArray`, with the CUDA Array Interface.
 Source      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it. CUDA
-            Array Interface v3; DLPack's Python specification.
+            Array Interface v3.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from . import CARRIERS, CODES, NUMPY_NAMES, Unfit, current_device, done, element
 from .launcher import LoadedKernel
 from .memory import element_of_typestr
 
-_CUDA = 2
-"""DLPack's number for CUDA device memory."""
-
 
 class _Layout(NamedTuple):
     """Layout of a variable: extents; type code, typestr and bytes of an element."""
@@ -33,7 +30,7 @@ class _Layout(NamedTuple):
 
 
 class DeviceArray:
-    """A variable of a module, for CuPy, PyTorch, kernels and all users of DLPack or the CUDA Array Interface.
+    """A variable of a module, for CuPy, PyTorch, kernels and all users of the CUDA Array Interface.
 
     Attributes:
         shape: Extents; none for a scalar.
@@ -42,8 +39,8 @@ class DeviceArray:
     """
 
     def __init__(self, kernel: LoadedKernel, address: int, layout: _Layout) -> None:
-        self._module, self._address, self._layout = kernel.module, address, layout
-        self._ordinal, self.shape = kernel.device.ordinal, layout.shape
+        self._kernel, self._address, self._layout = kernel, address, layout
+        self.shape = layout.shape
         self.dtype = NUMPY_NAMES.get(layout.element, layout.typestr[1:])
         self.nbytes = math.prod(layout.shape) * layout.item_bytes
 
@@ -51,20 +48,8 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"shape": self.shape, "typestr": self._layout.typestr, "data": (self._address, False), "version": 3}
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CUDA, self._ordinal
-
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
-    ) -> Any:
-        if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("a module's variable is exported only in place, on its own device")
-        from .dlpack import export
-
-        return export(self._address, self._layout.element, self.shape, self._ordinal)
-
     def __repr__(self) -> str:
-        return f"<DeviceArray {self.dtype} {self.shape} at {self._address:#x} on device {self._ordinal}>"
+        return f"<DeviceArray {self.dtype} {self.shape} at {self._address:#x} on device {self._kernel.device.ordinal}>"
 
 
 def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) -> Any:

@@ -3,7 +3,7 @@
 The gain is for programs whose arrays are CuPy's, PyTorch's, JAX's, or memory of the driver (`numba_kcache.cuda`).
 """
 
+from ..frontends import cached_kernel
 from ..frontends.numba.light import stand_in
-from ..kernel import cached_kernel
 
-stand_in(__name__, "mlir", cached_kernel)
+stand_in("mlir", cached_kernel)

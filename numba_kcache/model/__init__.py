@@ -38,9 +38,7 @@ from ..errors import EntryError, LaunchError, OptionError
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
-    from typing import Protocol as Protocol
 else:
-    Protocol = object  # at run time a protocol is an ordinary class, which takes less time to make
     from collections import _tuplegetter
 
     class NamedTuple(tuple):
@@ -362,6 +360,32 @@ def trouble(where: str, error: object) -> Event:
     if isinstance(error, OSError) and error.errno:
         fields["errno"] = error.errno
     return Event(EventKind.TROUBLE, fields)
+
+
+KEY_DIGITS = 16
+"""Leading digits of a key under which its hits are counted."""
+
+
+class Counts:
+    """Sums over some period. Times are in seconds."""
+
+    hits = misses = waited = evictions = errors = compiles = loads = waits = 0
+    compile_time_s = load_time_s = time_saved_s = wait_time_s = 0.0
+
+    @classmethod
+    def of(cls, sums: Mapping[str, float]) -> Counts:
+        """Read sums by name; unknown names, of other versions, are ignored."""
+        counts = cls()
+        for name in _COUNTED:
+            setattr(counts, name, type(getattr(cls, name))(sums.get(name, 0)))
+        return counts
+
+    def as_dict(self) -> dict[str, Any]:
+        """List all sums by name."""
+        return {name: getattr(self, name) for name in _COUNTED}
+
+
+_COUNTED = tuple(name for name in vars(Counts) if not name.startswith("_") and name not in ("of", "as_dict"))
 
 
 # -- artifact ----------------------------------------------------------------------------------------------------------

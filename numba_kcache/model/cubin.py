@@ -1,17 +1,21 @@
-"""Parse a cubin: its target, its kernels, their parameters and resources, its variables.
+"""Parse a cubin (target, kernels, their parameters and resources, variables), and find the cubin in a fatbin.
 
 Promise     Nothing is read outside the given bytes, and no length in them is trusted: bytes that are not a
-            well-formed cubin are a ValueError. No driver is needed.
+            well-formed cubin are a ValueError; a malformed fatbin counts as one without a cubin. No driver is needed.
 Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels are the sections
             `.text.NAME` whose symbol is marked as an entry, with a `.nv.info.NAME` beside them; its records give
             parameter offsets and sizes, `.nv.info` gives registers and stack by symbol index, section sizes give
             shared and constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and
             `.nv.constant3`.
+            A fatbin is a header of 16 bytes, then pieces, each with a header that holds its kind, its own size, the
+            size of the data after it and the compute capability. Only linked, uncompressed code is used, which is how
+            nvcc writes cubins.
 Source      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
             EIATTR_KPARAM_INFO_V2 0x45 (above 4,352 bytes of parameters), EIATTR_PARAM_CBANK 0x0a,
             EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11, EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10;
             STO_CUDA_ENTRY 0x10. Registers of a block: CUDA C++ Programming Guide, "Technical Specifications per
             Compute Capability".
+            `cuobjdump -lelf`, and fatbins of nvcc 13.0: kind 2 is ELF, flags 0x2000 LZ4, 0x8000 zstd.
             EI_ABIVERSION 8 (CUDA 13) keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
 """
 
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 import struct
 
-from . import NamedTuple
+from . import NamedTuple, Target
 
 EM_CUDA = 190
 
@@ -265,3 +269,27 @@ def _resources(
             index, amount = struct.unpack("<II", value)
             (registers if attribute == _REGCOUNT else frames)[symbols.get(index, "")] = amount
     return registers, frames
+
+
+# -- fatbins -----------------------------------------------------------------------------------------------------------
+
+_FATBIN = struct.Struct("<IHHQ")
+_PIECE = struct.Struct("<HHIQIIHHI")
+_FATBIN_MAGIC, _LINKED_ELF, _ET_EXEC = 0xBA55ED50, 2, b"\x02\x00"
+
+
+def cubin_in_fatbin(data: bytes, cc: tuple[int, int]) -> bytes | None:
+    """The best linked cubin for a device of this compute capability; None if there is none that can be read."""
+    try:
+        magic, _version, at, _size = _FATBIN.unpack_from(data)
+        best: tuple[int, bytes] | None = None
+        while magic == _FATBIN_MAGIC and at + _PIECE.size <= len(data):
+            kind, _, own, size, packed, _, _, _, sm = _PIECE.unpack_from(data, at)
+            code = data[at + own : at + own + size]
+            is_ready = kind == _LINKED_ELF and not packed and code[16:18] == _ET_EXEC and len(code) == size
+            if is_ready and Target(*divmod(sm, 10)).runs_on(cc) and (best is None or sm > best[0]):
+                best = sm, code
+            at += max(own, 1) + size
+        return best[1] if best else None
+    except struct.error:
+        return None

@@ -1,8 +1,6 @@
 """Parse and print for the command line: output is free of control characters, and closed streams are tolerated.
 
-Promise     Colours come from the patterns below, never from markup in the text: its characters stay the same, in the
-            same order. For a stream that is not a terminal, the text is unchanged.
-Source      `NO_COLOR` (no-color.org); ECMA-48, "SGR".
+Promise     Lines are wrapped between words on a terminal; for other streams the text is unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from typing import Any, NoReturn, TextIO
 
 from ..errors import plain, plain_lines
 from ..model.text import meant
-from ..settings import takes_colours
 
 _OTHER_WORDS = {"ls": "list", "rm": "remove", "delete": "remove", "stats": "info", "status": "info", "why": "explain",
                 "compile": "warm", "build": "warm"}  # fmt: skip
@@ -87,7 +84,7 @@ def put(text: str, *, is_verbatim: bool = False) -> None:
     """Print the result of a command, which must be free of control characters already.
 
     Args:
-        text: The text; on a terminal it is coloured and wrapped between words.
+        text: The text; on a terminal it is wrapped between words.
         is_verbatim: The text is for a shell, a file or a program, and is printed unchanged.
 
     Raises:
@@ -99,35 +96,19 @@ def put(text: str, *, is_verbatim: bool = False) -> None:
         raise OSError("standard output is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal's encoding lacks
-    print(text if is_verbatim else painted(text, sys.stdout), flush=True)
+    print(text if is_verbatim else wrapped(text, sys.stdout), flush=True)
 
 
 def say(text: str) -> None:
     """Print a message on standard error; do nothing where that is closed."""
     if sys.stderr is not None and not sys.stderr.closed:
         with contextlib.suppress(OSError):
-            print(painted(plain_lines(text), sys.stderr), file=sys.stderr)
+            print(wrapped(plain_lines(text), sys.stderr), file=sys.stderr)
 
 
-# -- colours -------------------------------------------------------------------------------------------------------
+# -- lines ---------------------------------------------------------------------------------------------------------
 
 
-_BOLD, _RED, _GREEN, _YELLOW, _CYAN, _BOLD_CYAN = "1", "1;31", "32", "33", "36", "1;36"
-_STYLES = (
-    (r"\b[0-9a-f]{64}\b|^[0-9a-f]{12}\b", _YELLOW),
-    (r"^(?:numba_kcache, .*|what to do|what else could be done|components of the key|compile log|kernel \S+: .*)$",
-     _BOLD),
-    (r"^(?:key|kernel|setting) .* (?:hits|took|variable)$", _BOLD),
-    (r"^ *hint:", _BOLD_CYAN),
-    (r"^\s*error\b.*|^numba-kcache: cannot\b", _RED),
-    (r"^wrong\b|\b(?!0 )\d+ (?:failed|damaged)\b|(?<!\S)failed$", _RED),
-    (r"^note\b|: miss\b|\bwarning:", _YELLOW),
-    (r"^fine\b|: hit\b|(?<!\S)(?:built|hit)$", _GREEN),
-    (r"^ *(?!\d+\.)[a-z][\w .-]{0,40}?(?=  )", _CYAN),  # the name at the start of a row
-)  # fmt: skip
-"""Patterns and their SGR parameters; of two that match at one place, the first counts."""
-
-_PATTERN = re.compile("|".join(f"({pattern})" for pattern, _ in _STYLES))
 _COLUMN = re.compile(r"^ *(?:\d+\. |- |hint: )?|(?<=\S) {2,}")
 """Matches what comes before a column; a wrapped line is indented to the end of the last match."""
 
@@ -136,20 +117,15 @@ class _Wrapper(TextWrapper):
     wordsep_simple_re = re.compile(r"(\s+|(?<=/)(?=\S))")
 
 
-def painted(text: str, stream: TextIO) -> str:
-    """Prepare a text for a stream: coloured and wrapped for a terminal, unchanged for others."""
+def wrapped(text: str, stream: TextIO) -> str:
+    """Prepare a text for a stream: wrapped for a terminal, unchanged for others."""
     if not stream.isatty():  # for grep and awk
         return text
     width = shutil.get_terminal_size().columns
-    lines = [part for line in text.split("\n") for part in _wrapped(line, width)]
-    return "\n".join(map(_coloured, lines) if takes_colours() else lines)
+    return "\n".join([part for line in text.split("\n") for part in _parts(line, width)])
 
 
-def _wrapped(line: str, width: int) -> list[str]:
+def _parts(line: str, width: int) -> list[str]:
     ends = [match.end() for match in _COLUMN.finditer(line)]
     column = max((end for end in ends if end <= width * 2 // 3), default=0)
     return _Wrapper(width, subsequent_indent=" " * column, break_on_hyphens=False).wrap(line) or [""]
-
-
-def _coloured(line: str) -> str:
-    return _PATTERN.sub(lambda match: f"\x1b[{_STYLES[(match.lastindex or 0) - 1][1]}m{match[0]}\x1b[0m", line)

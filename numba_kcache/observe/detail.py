@@ -13,7 +13,6 @@ from typing import Any
 
 from ..errors import plain
 from ..model import BUILT, Artifact, Entry, NamedTuple
-from ..model.json_values import fits
 from .text import age_text, aligned, bytes_text, counted, seconds_text, shows_text
 
 _MAX_VALUE = 160
@@ -95,7 +94,7 @@ class EntryDetail(NamedTuple):
         for entry in artifact.entries:
             lines += ["", *_kernel_lines(entry)]
         if self.components:
-            components = aligned([(name, digest[:12], _value(name, value)) for name, digest, value in self.components])
+            components = aligned([(name, digest[:12], _value(value)) for name, digest, value in self.components])
             lines += ["", "components of the key", *(f"  {line}" for line in components)]
         log = artifact.log
         if log:
@@ -127,10 +126,6 @@ class EntryList(list[Any]):
         return "\n".join(aligned([self.COLUMNS, *self.rows()], self.NUMBERS))
 
 
-def _is_any(_value: object) -> bool:
-    return True
-
-
 def _kernel_lines(entry: Entry) -> list[str]:
     memory = {"shared": entry.shared_bytes, "local": entry.local_bytes, "constant": entry.const_bytes}
     amounts = [
@@ -142,14 +137,9 @@ def _kernel_lines(entry: Entry) -> list[str]:
     return [f"kernel {entry.name}: {', '.join(amounts)}", *symbol, *parameters]
 
 
-def _value(name: str, value: Any) -> str:
-    """Show one component: the start of a text, the names and values of a mapping, the names of headers."""
-    if name == "headers" and fits(value, {"files": [(_is_any, str, _is_any)]}):
-        files = value["files"]
-        text = f"{counted(len(files), 'file')}: {', '.join(file for _, file, _ in files)}"
-    else:
-        text = _in_words(value)
-    first, *more = text.strip().splitlines() or [""]
+def _value(value: Any) -> str:
+    """Show one component: the start of a text, the names and values of a mapping."""
+    first, *more = _in_words(value).strip().splitlines() or [""]
     return first if not more and len(first) <= _MAX_VALUE else f"{first[:_MAX_VALUE]} ..."
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import plain
-from ..model import NamedTuple
-from . import KEY_DIGITS, Counts
+from ..model import KEY_DIGITS, Counts, NamedTuple
 from .text import aligned, bytes_text, counted, entries_text, reason_text, seconds_text, shows_text
 
 

@@ -122,26 +122,16 @@ def rename_in(folder: int, name: str, to_folder: int, to_name: str) -> None:
     os.rename(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder)
 
 
-def link_in(folder: int, name: str, to_folder: int, to_name: str) -> bool:
-    """Rename a file unless another one has the new name; False if this filesystem cannot do that.
-
-    Raises:
-        FileExistsError: Another file has the new name.
-    """
-    try:
-        os.link(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder, follow_symlinks=False)
-    except FileExistsError:
-        raise
-    except OSError:
-        return False
-    with suppress(OSError):  # both names stay; eviction removes the old one later
-        unlink_in(folder, name)
-    return True
-
-
 def unlink_in(folder: int, name: str) -> None:
     """Remove a file or link."""
     os.unlink(name, dir_fd=folder)
+
+
+def remove_folder_in(folder: int, name: str) -> None:
+    """Remove a folder with all that is in it."""
+    import shutil
+
+    shutil.rmtree(name, dir_fd=folder)
 
 
 def touch_in(folder: int, name: str) -> None:
@@ -169,15 +159,6 @@ def make_folder_in(parent: int | None, name: str, mode: int) -> None:
     made = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     if stat.S_ISDIR(made) and made & 0o700 != 0o700:
         os.chmod(name, made & 0o7777 | 0o700, dir_fd=parent)
-
-
-def above_streams(fd: int) -> int:
-    """Duplicate a descriptor to a number above those of the standard streams."""
-    import fcntl
-
-    higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return higher
 
 
 _MAX_LINKS = 40
@@ -400,8 +381,6 @@ class Tree:
                 finally:
                     os.close(above)
         try:
-            if at < 3:  # the program closed its standard streams, whose numbers C libraries still write to
-                at = above_streams(at)
             status = os.fstat(at)
             if not self.is_private:
                 self.require_trusted(status, name or self.names[-1])

@@ -34,7 +34,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import ABSENT, FOLDERS, HEADERS, Found, Tree, renewed_in_children, stat_in
+from . import ABSENT, FOLDERS, HEADERS, Found, Tree, renewed_in_children
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -272,12 +272,6 @@ class DiskStore:
         with suppress(DamagedEntry):
             return None if data is None else decode(data, key)
         return None
-
-    def has(self, key: str) -> bool:
-        """Check whether there is a file for the entry of `key`."""
-        with suppress(OSError), self.tree.opened(FOLDERS[ENTRY], key[:2]) as folder:
-            return bool(stat_in(folder, key[2:]))
-        return False
 
     # Lists
 

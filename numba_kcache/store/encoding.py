@@ -1,6 +1,6 @@
 """Encode entries and manifests as the bytes of their files, and compress, decompress and check their payloads.
 
-Promise     Without zstandard, uncompressed payloads can be checked. A check holds no payload unpacked in memory.
+Promise     Without zstandard, uncompressed payloads can be checked. A check holds one payload unpacked in memory.
 Not here    The format and decoding (entry). A hit on a small cubin, which is stored uncompressed, does not import this
             module.
 """
@@ -28,18 +28,16 @@ from .entry import (
     PREFIX,
     RAW,
     ROW,
-    WINDOW_BYTES,
     ZSTD,
     DamagedEntry,
-    PayloadRecord,
     Payloads,
     StoredEntry,
     Variant,
     json_of,
     require_key,
+    unpack,
 )
 
-_CHUNK_BYTES = 1 << 20
 _LEVEL = 3  # cubins and PTX of 1 to 3 MB: a quarter smaller than level 1, as fast; level 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
 LEAST_FIRST_TO_COMPRESS_BYTES = (1 << 20) + 1  # a hit unpacks the first: importing zstandard takes most of its time
@@ -113,26 +111,5 @@ def check_payloads(entry: StoredEntry) -> None:
     if not isinstance(entry.payloads, Payloads):
         return
     for record, stored in entry.payloads.packed.values():
-        if _digest_of(record, stored) != record.sha256:
+        if sha256(unpack(record, stored)).digest() != record.sha256:
             raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
-
-
-def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
-    """The sha256 of a payload's unpacked bytes; b"" if it cannot be unpacked."""
-    if record.codec == RAW:
-        return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
-    try:
-        import zstandard
-    except ImportError:
-        return b""
-    digest, size_bytes = sha256(b""), 0
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).stream_reader(stored) as reader:
-            while chunk := reader.read(_CHUNK_BYTES):
-                size_bytes += len(chunk)
-                if size_bytes > record.size_bytes:
-                    return b""
-                digest.update(chunk)
-    except zstandard.ZstdError:
-        return b""
-    return digest.digest()

@@ -60,7 +60,6 @@ DIGEST_BYTES = 16
 RAW, ZSTD = 0, 1
 NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
 ANY_RATIO_BYTES = 1 << 20
-WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 _read_json = json.JSONDecoder().raw_decode
@@ -79,7 +78,7 @@ def variant_of(key: str, target: str, request: str) -> Variant:
 
 
 _VARIANT_KINDS = (
-    ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("paths", list),
+    ("family", str), ("target", str), ("request", str), ("file", str), ("paths", list),
 )  # fmt: skip
 """Types of the optional fields of a variant that this version knows."""
 
@@ -119,13 +118,13 @@ class Payloads(Mapping[str, bytes]):
         self._unpacked: dict[str, bytes] = {}
         for name, (record, stored) in packed.items():
             is_raw = record.codec == RAW and record.size_bytes == len(stored)
-            self._unpacked[name] = bytes(stored) if is_raw else _unpack(record, stored)
+            self._unpacked[name] = bytes(stored) if is_raw else unpack(record, stored)
             break
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self._unpacked:
             try:
-                self._unpacked[name] = _unpack(*self.packed[name])
+                self._unpacked[name] = unpack(*self.packed[name])
             except DamagedEntry as error:
                 raise KeyError(name) from error
         return self._unpacked[name]
@@ -162,7 +161,7 @@ def require_key(key: str) -> str:
     Raises:
         ValueError: The key is not 64 lower-case hexadecimal digits.
     """
-    if len(key) != 64 or key.strip("0123456789abcdef"):
+    if not is_key(key):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
     return key
 
@@ -272,7 +271,12 @@ def decode_record(data: bytes, name: str) -> Header:
     return decode_entry(data, name, RECORD).header
 
 
-def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
+def unpack(record: PayloadRecord, stored: memoryview) -> bytes:
+    """The unpacked bytes of a payload.
+
+    Raises:
+        DamagedEntry: They are not of the size in its record, or cannot be unpacked.
+    """
     size_bytes, codec = record.size_bytes, record.codec
     if codec == RAW and size_bytes == len(stored):
         return bytes(stored)

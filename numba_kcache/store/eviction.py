@@ -22,7 +22,6 @@ Source      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk c
 from __future__ import annotations
 
 import errno
-import math
 import os
 import re
 import stat
@@ -44,6 +43,7 @@ from . import (
     Tree,
     open_in,
     reached,
+    remove_folder_in,
     rename_in,
     renewed_in_children,
     stat_in,
@@ -67,9 +67,6 @@ LOW_WATER = 0.85
 
 PASS_EVERY_S = 24 * 3600
 """Longest time between passes while entries are stored: a pass also removes what killed processes left."""
-
-ASK_EVERY_S = 60.0
-"""Time for which a process does not ask again whether a pass is due."""
 
 LONGEST_WAIT_S = 5.0
 """Longest wait for a pass in another thread: passes may run at the same time."""
@@ -101,7 +98,6 @@ class Limits:
         self._store, self._tree = store, store.tree
         limit = store.max_size_bytes
         self.left_bytes = max(limit - sum(header_folders(store.directory).values()), limit // 2)
-        self._asked_s = -math.inf  # when this process last asked for the time of the last pass
         self.after_fork()
         renewed_in_children.add(self)
 
@@ -118,11 +114,7 @@ class Limits:
             max_entries=self._store.max_entries / _SHARDS,
         )
         try:
-            now_s = self._store.clock()
-            is_asked = abs(now_s - self._asked_s) >= ASK_EVERY_S
-            if is_asked:
-                self._asked_s = now_s
-            if is_full or (is_asked and is_due(self._tree, now_s)):
+            if is_full or is_due(self._tree, self._store.clock()):
                 self.start()
         except OSError as error:
             self._store.trouble("evict", error)
@@ -306,8 +298,6 @@ def remove_headers(tree: Tree) -> int:
 
     A folder loses its name first: under that, no process may find a part of the headers.
     """
-    import shutil
-
     size_bytes = 0
     with suppress(OSError):
         root = tree.open_root()
@@ -321,7 +311,7 @@ def remove_headers(tree: Tree) -> int:
                 with suppress(OSError):
                     if stat.S_ISDIR(stat_in(above, name).st_mode):
                         rename_in(above, name, above, doomed)
-                    shutil.rmtree(doomed, dir_fd=above)
+                    remove_folder_in(above, doomed)
                     size_bytes += held_bytes
         finally:
             os.close(above)

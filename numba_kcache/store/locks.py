@@ -21,6 +21,7 @@ Source      flock(2): a forked child inherits a lock, so it closes the lock file
 
 from __future__ import annotations
 
+import _thread
 import errno
 import math
 import os
@@ -129,7 +130,7 @@ class LockFile:
         self._ended = threading.Event()
         work = (self.folder, self.name, self._identity, self._ended)
         with suppress(RuntimeError):  # no more threads can be started: another process may build the key a second time
-            threading.Thread(target=_beat, args=work, name="numba_kcache-beat", daemon=True).start()
+            _thread.start_new_thread(_beat, work)  # `Thread.start` would wait until the thread runs
 
     def close(self, *, unlocks: bool = True) -> None:
         """Unlock and close the file; in a forked child, whose parent has the lock, without unlocking."""
@@ -203,12 +204,13 @@ class KeyLocks:
     ) -> KeyTurn[Result]:
         """Wait for the turn of `name`, or until `look` finds something, or at most `wait_s` seconds for processes.
 
+        A process waits in vain for at most `wait_s` seconds for all turns together.
+
         Args:
             name: A file name: the key.
             look: Returns the entry that is waited for, or None. Called after every wait, the last one included.
             wait_s: Longest wait for other processes; after it the caller builds without the turn. 0: wait for nobody.
-            builds: The turn may last long: its owner shows signs of life, and waiters watch for them. A process waits
-                in vain for at most `wait_s` seconds for all such turns together.
+            builds: The turn may last long: its owner shows signs of life, and waiters watch for them.
             has_keys: A thread with this turn may wait for keys: it is not the turn of one.
         """
         return KeyTurn(self, name, look, wait_s, builds=builds, is_key=builds and not has_keys)
@@ -256,11 +258,12 @@ class KeyTurn(Generic[Result]):
         mark = self._mark.__enter__()
         found = self._look() if mark.waited_s or not mark.is_mine else None
         if found is None and mark.is_mine:
-            left_s = most_s - (locks.waited_in_vain_s if self._builds else mark.waited_s)
-            found = self._look() if locks.folder is None else self._take_file(locks.clock() + left_s)
+            deadline_s = locks.clock() + most_s - locks.waited_in_vain_s
+            found = self._look() if locks.folder is None else self._take_file(deadline_s)
         waited_s = locks.clock() - start_s
-        if self._builds and found is None:
+        if found is None and (self._builds or self._file is None):
             locks.waited_in_vain_s += waited_s - mark.waited_s
+        if self._builds and found is None:
             if self._is_key and not is_building:
                 _building[me] = weakref.ref(self)
             if self._file is not None:

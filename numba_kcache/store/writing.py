@@ -6,15 +6,14 @@ Promise     Every reader finds all of a file or none of it. When `publish` retur
             torn or an older one; with "data" it is whole or absent; with "full" it is whole. When `publish` raises, no
             private file of this call is left. A failure of `Writer` is an event, and the caller continues. After a full
             disk nothing is written for a minute, or until something is removed. No variant of a manifest is lost to
-            another process that adds one at the same time, unless that takes more than a second, or the filesystem has
-            no locks.
+            another process of this node that adds one at the same time, unless that takes more than a second, or the
+            filesystem has no locks.
 Method      Write a private file into the tree's own folder, then rename it, through the descriptors of both folders.
             With "data" the file is synced before the rename, so that the name never leads to unsynced bytes; with
             "full" the folder is synced too, after the rename. Correctness needs no sync, since every read checks digest
             and key. A sync saves compiling the last half minute's entries again after a power cut, and costs each
             compile three waits for the disk.
-            A manifest is locked by flock on its own file; after the lock, its name must still lead to that file, since
-            each change replaces it. A new one is made by link(2), which fails if another process was faster.
+            A manifest is read, merged and published under the turn of its family (store.locks).
 Not here    Limits (store.eviction), and who takes a turn (store.locks). Private files of killed processes are removed
             by store.eviction.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).
@@ -29,32 +28,17 @@ import errno
 import functools
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from . import (
-    FOLDERS,
-    READ,
-    Tree,
-    identity_of,
-    link_in,
-    open_in,
-    reached,
-    rename_in,
-    stat_in,
-    sync_data,
-    try_flock,
-    unlink_in,
-    unlock,
-)
+from . import FOLDERS, READ, Tree, open_in, reached, rename_in, sync_data, unlink_in
 from .encoding import encode_manifest, merge
 from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, Variant
 from .eviction import QUARANTINED, Limits, named, sum_of
 from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink, unwritable, words_of
-from .locks import KeyLocks
+from .locks import KeyLocks, Turn
 
 if TYPE_CHECKING:  # disk imports this module
     from .disk import Decode, DiskStore
@@ -116,9 +100,7 @@ class Writer:
         if len(data) > store.max_size_bytes:
             store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
             return False
-        time_ns = int(store.clock() * 1e9)
-        then = functools.partial(self._check, kind, key)
-        if not self._is_done(lambda: write(self._tree, kind, key, data, time_ns=time_ns, then=then), len(data)):
+        if not self._is_done(lambda: self._write(kind, key, data), len(data)):
             return False
         if kind == ENTRY:
             store.emit(Event(EventKind.STORED, {"key": key, "size_bytes": len(data)}))
@@ -134,51 +116,18 @@ class Writer:
         return self._is_done(lambda: self._add(family, variants, most))
 
     def _add(self, family: str, variants: Sequence[Variant], most: int) -> None:
-        tree, name, start_s = self._tree, family[2:], time.monotonic()
-        time_ns = int(self._store.clock() * 1e9)
-        new = encode_manifest(family, merge([], *variants))
-        with made(tree, FOLDERS[MANIFEST], family[:2]) as folder:
-            is_changed = False
-            while not is_changed:
-                try:
-                    fd = open_in(folder, name, READ)
-                except FileNotFoundError:
-                    with suppress(FileExistsError):  # another process was faster
-                        publish(tree, new, folder, name, time_ns=time_ns, replaces=False)
-                        is_changed = True
-                    continue
-                except OSError:  # a link or a socket
-                    publish(tree, new, folder, name, time_ns=time_ns)
-                    break
-                try:
-                    self._lock(fd, start_s)
-                    with suppress(FileNotFoundError):
-                        if identity_of(os.fstat(fd)) == identity_of(stat_in(folder, name)):
-                            before = self._store.get_manifest(family)
-                            after = merge(before, *variants, most=most)
-                            if after != before:
-                                publish(tree, encode_manifest(family, after), folder, name, time_ns=time_ns)
-                            is_changed = True
-                finally:
-                    unlock(fd)
-                    os.close(fd)
-            self._check(MANIFEST, family, folder)
+        store = self._store
+        turn: Turn[object]
+        with self.locks.turn(family, lambda: None, MANIFEST_WAIT_S) as turn:
+            tell_wait(store.emit, "another process that changes the same manifest", turn.waited_s)
+            before = store.get_manifest(family)
+            after = merge(before, *variants, most=most)
+            if after != before:
+                self._write(MANIFEST, family, encode_manifest(family, after))
 
-    def _lock(self, fd: int, start_s: float) -> None:
-        """Lock an open file against other processes; a second after `start_s`, or without locks, go on."""
-        if self._tree.is_network():  # a server of locks may not answer
-            return
-        with suppress(OSError):
-            while True:
-                try:
-                    try_flock(fd)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() - start_s >= MANIFEST_WAIT_S:
-                        break
-                    time.sleep(0.002)
-        waited_s = time.monotonic() - start_s
-        tell_wait(self._store.emit, "another process that changes the same manifest", waited_s)
+    def _write(self, kind: int, key: str, data: bytes) -> None:
+        then = functools.partial(self._check, kind, key)
+        write(self._tree, kind, key, data, time_ns=int(self._store.clock() * 1e9), then=then)
 
     def _is_done(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
         """Run a write of so many bytes. Returns False if it failed, or if there is no room; both are reported."""
@@ -239,8 +188,8 @@ def write(
         write(tree, kind, key, data, time_ns=time_ns, then=then, may_retry=False)
 
 
-def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int, replaces: bool = True) -> None:
-    """Write a file.
+def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int) -> None:
+    """Write a file, in place of any other of its name.
 
     Args:
         tree: The tree that it is in.
@@ -248,10 +197,8 @@ def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int, re
         folder: Descriptor of its folder.
         name: Name of the file.
         time_ns: Modification time of the file, in nanoseconds since the epoch.
-        replaces: Take the place of any other file of this name.
 
     Raises:
-        FileExistsError: There is such a file, and it must not be replaced.
         OSError: A call failed; the file that had the name is unchanged.
     """
     if tree.takes_unsigned:
@@ -277,8 +224,7 @@ def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int, re
             reached("publish.synced")
         finally:
             os.close(fd)
-        if replaces or not link_in(private, private_file, folder, name):
-            rename_in(private, private_file, folder, name)
+        rename_in(private, private_file, folder, name)
     except BaseException:  # an interrupt too must leave nothing behind
         with suppress(OSError):
             unlink_in(private, private_file)

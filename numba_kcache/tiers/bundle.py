@@ -1,14 +1,13 @@
-"""Many entries in one file: written, checked as a whole, read by key, mounted as a tier.
+"""Many entries in one file: written, read by key, mounted as a tier.
 
-Promise     A bundle that is damaged, truncated, too large or not signed as required is refused as a whole:
-            `BundleError` says why, and none of its files was used. Each file read later is checked against the sha256
-            in the index, since the bundle may change on disk meanwhile. At a look-up it is read for `OPEN_S` at
-            most.
+Promise     A bundle whose head is damaged, or that is truncated, too large or not signed as required, is refused as a
+            whole: `BundleError` says why, and none of its files was used. Each file is checked against the sha256 in
+            the index when it is read, so opening a bundle takes the same time whatever its size.
             The same entries give the same bytes, which appear under their name complete, or not at all, and replace
             only a regular file: a link, a device, a pipe or a folder is an error, and is left there.
-Method      A bundle is prefix | index | files | signature | digest; docs/format.md has the details. It contains keys,
-            no paths. XXH3-128 over all bytes detects damage; the signature covers the index, which holds the sha256 of
-            each file.
+Method      A bundle is prefix | index | signature | digest | files; docs/format.md has the details. It contains keys,
+            no paths. The XXH3-128 digest over all before it detects damage; the signature covers the index, which holds
+            the sha256 of each file.
 Not here    The choice of entries (bundles), the format of each (store.entry), and an image with a bundle (tiers.image).
 """
 
@@ -16,17 +15,14 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from struct import Struct
 from typing import Any
 
-from xxhash import xxh3_128
+from xxhash import xxh3_128_digest
 
 from ..errors import BundleError, KCacheError, why_of
 from ..keys import sha256
@@ -37,12 +33,9 @@ from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_o
 from .tier import Tier
 from .trust import SIGNATURE_BYTES, Trust, sign, statement
 
-FORMAT = 1
+FORMAT = 2
 MAX_BUNDLE_BYTES = 16 << 30
 MAX_INDEX_BYTES = 32 << 20
-OPEN_S = 2.5
-"""Seconds that a look-up may spend to read a bundle, and to unpack it; calls that open one on purpose have no limit."""
-
 MAGIC = b"\x89NKB\r\n\x1a\n"
 PREFIX = Struct("<8sHHIQ")  # magic, format, number of signatures, size of the index, size of all files
 DIGEST_BYTES = 16
@@ -81,38 +74,34 @@ class BundleReport(NamedTuple):
 
 
 class Bundle:
-    """A bundle that was checked as a whole.
+    """A bundle whose head was checked.
 
     Args:
         name: Its name in messages.
-        read: Returns `size` bytes from an offset, or fewer at the end.
-        size_bytes: Size of the file.
+        open_file: Opens the file.
         trusted: The keys of which one must have signed it, if it demands a signature.
-        wait_s: Seconds that this may take.
 
     Raises:
         BundleError: It is refused.
     """
 
-    def __init__(
-        self,
-        name: str,
-        read: Callable[[int, int], bytes],
-        size_bytes: int,
-        trusted: Trust,
-        wait_s: float = math.inf,
-    ) -> None:
-        self.name, self._read = name, read
+    def __init__(self, name: str, open_file: Callable[[], OpenFile | HeldBytes], trusted: Trust) -> None:
+        self.name = name
         try:
-            index_bytes, files_bytes, signature_bytes = sizes_of(read(0, PREFIX.size), size_bytes)
-            _check_digest(read, size_bytes, time.monotonic() + wait_s)
-            at, index = PREFIX.size + index_bytes, read(PREFIX.size, index_bytes)
+            self._file = open_file()
+            read, size_bytes = self._file.read, self._file.size_bytes
+            index_bytes, files_bytes = sizes_of(read(0, PREFIX.size), size_bytes)
+            at = size_bytes - files_bytes
+            head, digest = read(0, at - DIGEST_BYTES), read(at - DIGEST_BYTES, DIGEST_BYTES)
+            if xxh3_128_digest(head) != digest:
+                raise ValueError("its digest differs: it was damaged")
+            index, signature = head[PREFIX.size : PREFIX.size + index_bytes], head[PREFIX.size + index_bytes :]
             self.entries, self.manifests = _files(index, files_bytes)
-            signature, targets = read(at + files_bytes, signature_bytes), _targets_of(self.entries)
+            targets = _targets_of(self.entries)
             signed_by = signature[:8].hex()
             if trusted.demands:
                 signed_by = trusted.check(signature, _statement_of(index, files_bytes, targets))
-        except (ValueError, OSError, MemoryError) as error:
+        except (ValueError, OSError, EOFError, MemoryError) as error:
             raise refused(name, error) from None
         self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
         self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}  # offset and row of each file
@@ -126,9 +115,9 @@ class Bundle:
         at, file = self._at.get((kind, key), (0, None))
         if file is None:
             return None
-        data = self._read(at, file.size_bytes)
+        data = self._file.read(at, file.size_bytes)
         if len(data) != file.size_bytes or sha256(data).hexdigest() != file.sha256:
-            raise DamagedEntry(f"{key} in {self.name} changed after the bundle was checked")
+            raise DamagedEntry(f"{key} in {self.name} was damaged or changed")
         return data
 
 
@@ -168,6 +157,17 @@ class BundleTier(Tier):
         return self._bundle
 
 
+class HeldBytes:
+    """The bytes of a file that has no descriptor, read as those of an `OpenFile`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size_bytes = data, len(data)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Read `size` bytes from an offset, or fewer at the end."""
+        return self._data[at : at + size]
+
+
 class OpenFile:
     """An open file, closed with the last reference to it. If the program closes its descriptor, it is opened again.
 
@@ -204,29 +204,16 @@ class OpenFile:
         return descriptor, status.st_size
 
 
-def open_bundle(path: str, trusted: Trust, wait_s: float = math.inf) -> Bundle:
+def open_bundle(path: str, trusted: Trust) -> Bundle:
     """The bundle in a file.
 
     Raises:
         BundleError: It is refused.
     """
-    return bundle_in(path, lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK), trusted, wait_s)
+    return Bundle(path, lambda: OpenFile(lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK)), trusted)
 
 
-def bundle_in(name: str, open_file: Callable[[], int], trusted: Trust, wait_s: float) -> Bundle:
-    """The bundle in the file that a function opens.
-
-    Raises:
-        BundleError: It is refused.
-    """
-    try:
-        file = OpenFile(open_file)
-    except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise refused(name, error) from None
-    return Bundle(name, file.read, file.size_bytes, trusted, wait_s)
-
-
-def open_traversable(name: str, find: Callable[[], Any], trusted: Trust, wait_s: float) -> Bundle:
+def open_traversable(name: str, find: Callable[[], Any], trusted: Trust) -> Bundle:
     """The bundle in an object such as `importlib.resources` returns.
 
     Raises:
@@ -234,12 +221,10 @@ def open_traversable(name: str, find: Callable[[], Any], trusted: Trust, wait_s:
     """
     try:
         found = find()
-        data = b"" if isinstance(found, os.PathLike) else found.read_bytes()  # for example from a zip file
+        held = None if isinstance(found, os.PathLike) else HeldBytes(found.read_bytes())  # for example from a zip file
     except Exception as error:  # a package is imported: its own code may raise anything
         raise refused(name, error) from None
-    if isinstance(found, os.PathLike):
-        return open_bundle(os.fspath(found), trusted, wait_s)
-    return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted, wait_s)
+    return open_bundle(os.fspath(found), trusted) if held is None else Bundle(name, lambda: held, trusted)
 
 
 def refused(name: str, error: BaseException) -> BundleError:
@@ -255,14 +240,8 @@ def refused(name: str, error: BaseException) -> BundleError:
     return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)
 
 
-def check_time(end_s: float) -> None:
-    """Raise TimeoutError if the time to open a bundle is over."""
-    if time.monotonic() > end_s:
-        raise TimeoutError(f"reading it takes more than {OPEN_S:g} s, too long for a launch: import it")
-
-
-def sizes_of(prefix: bytes, size_bytes: int) -> tuple[int, int, int]:
-    """Sizes of the index, the files and the signatures, by the prefix of a bundle of this size.
+def sizes_of(prefix: bytes, size_bytes: int) -> tuple[int, int]:
+    """Sizes of the index and of the files, by the prefix of a bundle of this size.
 
     Raises:
         ValueError: They are too large, or do not fit the size.
@@ -277,16 +256,7 @@ def sizes_of(prefix: bytes, size_bytes: int) -> tuple[int, int, int]:
     whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + DIGEST_BYTES
     if signatures > 1 or whole != size_bytes:
         raise ValueError(f"it has {size_bytes} bytes, but {whole} were written")
-    return index_bytes, files_bytes, signatures * SIGNATURE_BYTES
-
-
-def _check_digest(read: Callable[[int, int], bytes], size_bytes: int, end_s: float) -> None:
-    digest, end = xxh3_128(), size_bytes - DIGEST_BYTES
-    for at in range(0, end, CHUNK_BYTES):
-        check_time(end_s)
-        digest.update(read(at, min(CHUNK_BYTES, end - at)))
-    if digest.digest() != read(end, DIGEST_BYTES):
-        raise ValueError("its digest differs: it was damaged")
+    return index_bytes, files_bytes
 
 
 def _files(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tuple[BundledFile, ...]]:
@@ -369,9 +339,10 @@ def assemble(
         raise BundleError(cannot, f"{files_bytes} bytes in {len(entries)} entries are too many")
     targets = _targets_of(entries)
     signature = sign(signing_key, _statement_of(index, files_bytes, targets)) if signing_key else b""
-    prefix = PREFIX.pack(MAGIC, FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
+    head = PREFIX.pack(MAGIC, FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes) + index + signature
 
-    def files() -> Iterator[bytes]:
+    def parts() -> Iterator[bytes]:
+        yield head + xxh3_128_digest(head)
         for is_entry, chosen in ((True, entries), (False, manifests)):
             for file in chosen:
                 data = read(is_entry, file.key)
@@ -379,14 +350,7 @@ def assemble(
                     raise BundleError(cannot, f"{file.key} was removed or changed meanwhile", "export once more")
                 yield data
 
-    def parts() -> Iterator[bytes]:
-        digest = xxh3_128()
-        for part in chain((prefix, index), files(), (signature,)):
-            digest.update(part)
-            yield part
-        yield digest.digest()
-
-    size_bytes = len(prefix) + len(index) + files_bytes + len(signature) + DIGEST_BYTES
+    size_bytes = len(head) + DIGEST_BYTES + files_bytes
     return Assembled(parts(), BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex()))
 
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # a warm start does not import these modules
     from .lease import Election
     from .tier import Tier, TierReport
 
-SETTLE_S = 5.0
-"""Longest wait for the local disk, in seconds."""
-
 _NOWHERE = "0" * 64
 
 
@@ -53,12 +50,10 @@ class Chain:
     ) -> None:
         self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
         self._uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
-        self._keeping = UploadQueue(lambda waited_s: tell_wait(emit, "entries of tiers to be stored", waited_s))
         self.tiers = tuple(self._checked(tier) for tier in tiers)
 
     def _checked(self, tier: Tier) -> CheckedTier:
-        queues = {"uploads": self._uploads, "keeping": self._keeping}
-        return CheckedTier(tier, self.local, self._emit, trust=self._trust, refusal_of=self._refusal_of, **queues)
+        return CheckedTier(tier, self.local, self._emit, self._uploads, trust=self._trust, refusal_of=self._refusal_of)
 
     def mount(self, tier: Tier) -> None:
         """Add a tier before the others, or replace the one of the same name."""
@@ -120,12 +115,8 @@ class Chain:
         return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:
-        """Wait until all queued uploads and local writes are done, at most `wait_s` each. Returns True if they are."""
-        return self._uploads.flush(wait_s) and self._keeping.flush(wait_s)
-
-    def settle(self, wait_s: float = SETTLE_S) -> None:
-        """Wait until all entries found in tiers are stored locally."""
-        self._keeping.flush(wait_s)
+        """Wait until all queued uploads are done, at most `wait_s` seconds. Returns True if they are."""
+        return self._uploads.flush(wait_s)
 
     def close(self) -> None:
         """Close every tier."""

@@ -2,7 +2,7 @@
 
 Promise     No bytes of a tier are used before they are decoded and verified under the requested key. Every failure of
             a tier is a miss, one event and a count; no exception reaches the caller.
-Method      A hit is written to the local store unchanged, in the background, so that the launch does not wait for it.
+Method      A hit is written to the local store unchanged.
 Not here    The order of tiers (tiers.chain), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
 
@@ -51,7 +51,6 @@ class CheckedTier:
         local: The store that hits are written to.
         emit: Called with events of the kind TROUBLE.
         uploads: Queue of writes to a remote tier.
-        keeping: Queue of local writes, for entries found in a tier.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
 
@@ -67,14 +66,13 @@ class CheckedTier:
         tier: Tier,
         local: DiskStore,
         emit: Emit,
-        *,
         uploads: UploadQueue,
-        keeping: UploadQueue,
+        *,
         trust: Trust | None = None,
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
         self._refusal_of = refusal_of
-        self.tier, self._local, self._emit, self._uploads, self._keeping = tier, local, emit, uploads, keeping
+        self.tier, self._local, self._emit, self._uploads = tier, local, emit, uploads
         self._trust = None if tier.is_trusted else trust
         self._is_vouched = trust is not None and trust.demands  # by a signature, or by the user: `?unsigned=1`
         self.readonly = tier.readonly
@@ -101,7 +99,7 @@ class CheckedTier:
         data, entry = self._entry(key)
         self._count("misses" if entry is None else "hits")
         if data is not None and entry is not None:
-            self._keep(lambda: self._local.put_encoded(key, data), len(data))
+            self._local.put_encoded(key, data)
         return entry
 
     def peek(self, key: str) -> StoredEntry | None:
@@ -156,15 +154,6 @@ class CheckedTier:
             how = "arrived damaged" if is_trusted else "is not trusted"
             self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
             return None
-
-    def keep_variant(self, family: str, variant: Variant) -> None:
-        """Store the manifest variant of a hit locally, so that the next process need not ask the tier."""
-        self._keep(lambda: self._local.add_variant(family, variant), 0)
-
-    def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
-        """Write a hit to the local store: in the background, or now if the queue is full."""
-        if not (self._local.readonly or self._keeping.add(work, size_bytes)):
-            work()
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -240,7 +229,7 @@ class CheckedTier:
         if self._elections is None:
             counts = lambda: (self._counts["hits"], self._counts["errors"])  # noqa: E731
             tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
-            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)  # type: ignore[arg-type]
+            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)
         hits = self._counts["hits"]
         with self._elections.elected(key, waits=waits) as election:
             yield election

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..store import Tree
-from ..store.entry import MANIFEST, require_key
+from ..store.entry import require_key
 from .tier import Tier
 from .trust import SIGNATURE
 
@@ -62,13 +62,6 @@ class DirectoryTier(Tier):
 
         tree, kind = self._place(kind)
         write(tree, kind, require_key(key), data, time_ns=time.time_ns())
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`; False if the directory has another one by now."""
-        if self.get(MANIFEST, family) != before:
-            return False
-        self.put(MANIFEST, family, data)  # without a lock: of two writers at once, the first one's change is lost
-        return True
 
     def keys(self, kind: int) -> Iterator[str]:
         """List the keys of all entries or manifests."""

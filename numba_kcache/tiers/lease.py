@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from ..model import NamedTuple
 
@@ -30,24 +30,6 @@ _KEPT_S = 5.0
 """Time for which the server keeps the outcome of a build, in seconds."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-
-
-class Electoral(Protocol):
-    """A tier that can hold leases."""
-
-    wait_s: float
-
-    def ready(self) -> None:
-        """Prepare for writing."""
-
-    def claim(self, name: str, token: str, lease_s: float) -> str:
-        """Set `name` to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
-
-    def value_of(self, name: str) -> str:
-        """The value of `name`; "" for none."""
-
-    def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
 
 
 class Election(NamedTuple):
@@ -74,7 +56,7 @@ class Elections:
     """The leases of one tier, and the time that this process may still wait for other nodes in vain.
 
     Args:
-        tier: The tier with leases.
+        tier: The tier with leases: its `claim`, `value_of` and `replace`.
         ask: Runs an operation of the tier.
         tell: Runs an operation for whose result no launch waits.
         afterwards: Queues work behind all uploads so far; returns whether it was accepted.
@@ -85,7 +67,7 @@ class Elections:
 
     def __init__(
         self,
-        tier: Electoral,
+        tier: Any,
         ask: Ask,
         tell: Ask,
         afterwards: Callable[[Callable[[], None]], bool],

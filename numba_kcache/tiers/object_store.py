@@ -6,8 +6,8 @@ Promise     A request ends within `timeout_s`, connecting and body included, and
             would put tokens into it.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
-            A manifest is replaced by a conditional put, if the service supports it (S3, Google and Azure do).
-Not here    Leases: not every object store has the conditional put that they need. A Redis tier beside it has leases.
+Not here    Leases, and manifests that are replaced atomically: not every object store has the conditional put that they
+            need. A Redis tier beside it has both.
 Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
             for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object
             (docs/performance-fleet.md).
@@ -93,30 +93,6 @@ class ObjectTier(Tier):
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
         self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
 
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`; False if the service reports that it has another one."""
-        path = _path(MANIFEST, family)
-
-        def work(obstore: Any, store: Any) -> bool:
-            mode: Any = "create"
-            if before is not None:
-                there = obstore.get(store, path)
-                mode = {name: there.meta[name] for name in ("e_tag", "version") if there.meta[name]}
-                if there.meta["size"] != len(before) or bytes(there.bytes()) != before:
-                    return False
-            try:
-                obstore.put(store, path, data, mode=mode)
-            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
-                return False
-            except obstore.exceptions.BaseError as error:
-                if not _lacks_conditions(error):
-                    raise
-                # without a condition: of two writers at the same time, the first one's manifest is lost
-                obstore.put(store, path, data, use_multipart=False)
-            return True
-
-        return bool(self._asked(work))
-
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests."""
         start = _path(kind, "")
@@ -171,11 +147,6 @@ class ObjectTier(Tier):
 
 def _path(kind: int, key: str) -> str:
     return f"{FORMAT}/{_KINDS[kind]}/{require_key(key) if key else ''}"
-
-
-def _lacks_conditions(error: Exception) -> bool:
-    """Check whether a service refused a put because it does not support conditions: status 501, as S3 specifies."""
-    return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 
 
 def _obstore() -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, SettingsError
-from ..model.tier_address import LAYOUT_MARK, OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
+from ..model.tier_address import OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
 from ..settings import Settings
 from .trust import trust_of
 
@@ -37,9 +37,9 @@ def open_tiers(settings: Settings) -> tuple[Tier, ...]:
 def _open(address: TierAddress, settings: Settings) -> Tier:
     place, options = address.place, address.options
     if address.kind in ("bundle", "resource", "oci"):
-        from .bundle import OPEN_S, BundleTier
+        from .bundle import BundleTier
 
-        return BundleTier(place, functools.partial(open_any, place, settings, OPEN_S))
+        return BundleTier(place, functools.partial(open_any, place, settings, is_awaited=True))
     is_trusted = options.get("unsigned") == "1"
     if address.kind == "directory":
         from .directory import DirectoryTier
@@ -64,13 +64,13 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         raise SettingsError(f"cannot use the tier {address.shown}", str(error), "correct its address") from None
 
 
-def open_any(source: Any, settings: Settings, wait_s: float = math.inf) -> Bundle:
+def open_any(source: Any, settings: Settings, *, is_awaited: bool = False) -> Bundle:
     """Open the bundle at a path, in an image layout, in a package's resource or a Traversable, and check its signature.
 
     Args:
         source: The bundle.
         settings: The settings with the keys that are trusted.
-        wait_s: Seconds that reading may take, and unpacking too.
+        is_awaited: A launch waits for it: unpacking may take `image.UNPACK_S`.
 
     Raises:
         BundleError: It is refused.
@@ -85,15 +85,15 @@ def open_any(source: Any, settings: Settings, wait_s: float = math.inf) -> Bundl
         )
     layout = find_layout(source)
     if layout is not None:
-        from .image import open_layout
+        from .image import UNPACK_S, open_layout
 
-        return open_layout(layout, trusted, wait_s)
+        return open_layout(layout, trusted, UNPACK_S if is_awaited else math.inf)
     if is_text and "://" not in source and _is_resource(source):
-        return open_traversable(source, lambda: _resource(source), trusted, wait_s)
+        return open_traversable(source, lambda: _resource(source), trusted)
     if is_text or isinstance(source, os.PathLike):
-        return open_bundle(_absolute(source), trusted, wait_s)
+        return open_bundle(_absolute(source), trusted)
     if hasattr(source, "read_bytes"):
-        return open_traversable(str(source), lambda: source, trusted, wait_s)
+        return open_traversable(str(source), lambda: source, trusted)
     raise OptionError(
         f"cannot find a bundle in {source!r}", f"it is a {type(source).__name__}", 'give a path or "package:resource"'
     )
@@ -107,15 +107,9 @@ def _resource(name: str) -> Any:
 
 
 def find_layout(source: Any) -> LayoutPlace | None:
-    """Recognise an image layout by the prefix `oci:`, or by the layout at the path; None for anything else."""
+    """The image layout that a path with the prefix `oci:` names; None for anything else."""
     if isinstance(source, str) and source.startswith(OCI_PREFIX):
         return parse_layout(_absolute(source.removeprefix(OCI_PREFIX)))
-    if not isinstance(source, (str, os.PathLike)):
-        return None
-    path = _absolute(source)
-    for place in (LayoutPlace(path, None), parse_layout(path)):
-        if os.path.isfile(os.path.join(place.directory, LAYOUT_MARK)):
-            return place
     return None
 
 

@@ -19,9 +19,6 @@ from contextlib import suppress
 
 from ..store import renewed_in_children
 
-PAUSE_S = 0.01
-"""Seconds that the thread sleeps first, so that it does not compete with the launch for the interpreter."""
-
 MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
@@ -58,7 +55,7 @@ class UploadQueue:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
         self._bytes = 0
-        self._is_working = self._is_awaited = False
+        self._is_working = False
         self._worker = 0
 
     def add(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
@@ -89,20 +86,16 @@ class UploadQueue:
             return False
         start_s = time.monotonic()
         with self._changed:
-            self._is_awaited = True
-            self._changed.notify_all()
             is_empty = self._changed.wait_for(lambda: not self._is_working, wait_s)
         self._on_wait(time.monotonic() - start_s)
         return is_empty
 
     def _work(self) -> None:
         self._worker = threading.get_ident()
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_awaited, PAUSE_S)
         while True:
             with self._changed:
                 if not self._waiting:
-                    self._is_working, self._is_awaited, self._worker = False, False, 0
+                    self._is_working, self._worker = False, 0
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]

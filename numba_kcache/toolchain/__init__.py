@@ -30,7 +30,11 @@ Identified = tuple[dict[str, str | None], dict[str, str | None]]
 called = set[str]()
 """Libraries that this process has called, or is about to call: `loaded.load_compilers` adds them."""
 
-PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
+PACKAGES = {
+    "numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"),
+    "cuda-core": ("cuda.core", "cuda/core"),
+    "cuda-cccl": ("cuda.cccl", "cuda/cccl"),
+}
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
 _BEGAN_NS = time.time_ns()
@@ -85,8 +89,7 @@ class Toolchain:
         self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
-        self._has_loaded, self._contents, self._listed = False, dict[str, str](), dict[str, list[str]]()
-        self._packages, self._has_new_packages = dict[str, Any](), False  # in a record of their own: few need them
+        self._has_loaded, self._contents = False, dict[str, str]()
 
     def peeking(self, load: Callable[[str], Any]) -> Toolchain:
         """The same, but records are read by `load`, and none is saved."""
@@ -109,7 +112,7 @@ class Toolchain:
             found = dict(zip((*libraries, *distributions), file_identities(files), strict=True))
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
-            self._is_identifying, self._listed = True, {}
+            self._is_identifying = True
             try:
                 for name, row in zip(libraries, rows, strict=True):
                     if row is not None and row[2:] == found[name] and name not in called:
@@ -193,7 +196,7 @@ class Toolchain:
                 return self._imported(distribution)
             from .packages import find_installed
 
-            found = find_installed(distribution, self._listed if self._is_identifying else {})
+            found = find_installed(distribution)
             (identity,) = file_identities([found.metadata])
             self._keep("versions", distribution, [*found, *identity])
             return found.version
@@ -215,11 +218,7 @@ class Toolchain:
         if package not in self._contents:
             from .packages import imported_digest
 
-            self._packages = self._packages or self.load(digest_of([self._name, "packages"])) or {}
-            known = self._packages.get(package)
-            self._packages[package], self._contents[package] = imported_digest(package, known, _BEGAN_NS)
-            if self._packages[package] != known:
-                self._has_new_packages = self.is_dirty = True
+            self._contents[package] = imported_digest(package, _BEGAN_NS)
         return f"{version} {self._contents[package]}"
 
     def include_dirs(self) -> tuple[str, ...]:
@@ -255,7 +254,7 @@ class Toolchain:
     def forget(self) -> None:
         """Read the record again at the next call."""
         with self._lock:
-            self._record, self._packages = None, {}
+            self._record = None
 
     def _remembered(self, *, is_checked: bool = False) -> Record:
         """Return the record; with `is_checked`, an empty one if the folders of packages changed since it was made."""
@@ -298,9 +297,6 @@ class Toolchain:
         self.is_dirty = True
         if self._is_identifying:
             return
-        if self._has_new_packages:
-            self._has_new_packages = False
-            self.save_record(digest_of([self._name, "packages"]), self._packages)
         record = self._remembered()
         facts = _facts(record)
         if self._has_loaded or facts != self._facts:

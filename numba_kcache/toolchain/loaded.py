@@ -76,12 +76,16 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
             _mapping.append(thread)
 
 
-def load_compilers(names: Iterable[str]) -> None:
-    """Have the bindings load these libraries, if installed; afterwards it is certain which compilers run."""
-    from ..waiting import imported  # here: a hit beside a mapped NVRTC loads nothing
-
+def load_compilers(names: Iterable[str]) -> bool:
+    """Have the bindings load these libraries, if installed; afterwards it is certain which compilers run. Returns False
+    if this process had called each of them."""
     while _mapping:
         _mapping.pop().join()
+    names = tuple(names)
+    if called.issuperset(names):
+        return False
+    from ..waiting import imported  # here: a hit beside a mapped NVRTC loads nothing
+
     for name in names:
         if name == "nvrtc" and mapped_handle(name):
             called.add(name)  # it is called without the bindings (nvrtc)
@@ -90,6 +94,7 @@ def load_compilers(names: Iterable[str]) -> None:
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
                 called.add(name)
     called.update(["nvrtc-builtins"] if "nvrtc" in called else [], ["libdevice"] if "nvvm" in called else [])
+    return True
 
 
 def loaded_library(name: str) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -150,6 +151,11 @@ def supported_targets() -> tuple[int, ...]:
     Raises:
         ToolchainMissingError: NVRTC or its bindings are not installed.
     """
+    return _targets_of(called_handle("nvrtc"))
+
+
+@functools.cache
+def _targets_of(_handle: int) -> tuple[int, ...]:
     count = c_int()
     _call("GetNumSupportedArchs", byref(count))
     numbers = (c_int * count.value)()
@@ -200,8 +206,13 @@ def function(name: str, returns: Any = c_int) -> Any:
     try:
         if not called_handle("nvrtc"):
             imported("cuda.bindings.nvrtc").nvrtcVersion()
-        return ctypes.CFUNCTYPE(returns)(_ctypes.dlsym(called_handle("nvrtc"), f"nvrtc{name}"))
+        return _function_of(called_handle("nvrtc"), f"nvrtc{name}", returns)
     except (ImportError, RuntimeError, OSError) as error:
         from .locating import missing
 
         raise missing("compile CUDA C++", "NVRTC") from error
+
+
+@functools.cache
+def _function_of(handle: int, name: str, returns: Any) -> Any:
+    return ctypes.CFUNCTYPE(returns)(_ctypes.dlsym(handle, name))

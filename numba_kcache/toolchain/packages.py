@@ -4,10 +4,7 @@ Promise     A package imported from a folder that no installer wrote (an editabl
             is identified by the content of its files, without folders of tests while no test is imported. If a file
             changed since this process began, the imported content is unknown, and the identity is random: no other
             process has the same.
-Method      The record lists folders and files. If all their stats are unchanged, no file was added either: then no
-            folder is listed and no file is read. A start takes one stat for each of them, a thousand for Numba and
-            its dependencies.
-Not here    Which modules are imported, and the record of what was found (Toolchain).
+Not here    Which modules are imported, and the record of the versions found (Toolchain).
 Source      PyPA, "Recording installed projects": a `.dist-info` folder is beside the package that it describes.
 """
 
@@ -18,14 +15,13 @@ import os
 import re
 import sys
 import time
-from importlib.machinery import PathFinder
-from typing import Any
 
 from ..keys import Plain, digest_of, sha256
 from ..model import NamedTuple
+from .locating import build_of
 
-SETTLED_AFTER_NS = 2_000_000_000
-"""The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
+_LARGE_BYTES = 1 << 20
+"""Size from which a file counts by its build-id, if it has one: the libraries of MLIR have hundreds of megabytes."""
 
 _FORKED = 0x40
 
@@ -40,74 +36,27 @@ class Installed(NamedTuple):
     metadata: str = ""
 
 
-def find_installed(distribution: str, listed: dict[str, list[str]] | None = None) -> Installed:
-    """Find a distribution on `sys.path`, as an import would.
-
-    Args:
-        distribution: Its name.
-        listed: By folder, the sorted names in it, as earlier calls listed them; this call adds the folders it lists.
-    """
-    listed = {} if listed is None else listed
+def find_installed(distribution: str) -> Installed:
+    """Find a distribution on `sys.path` by its `.dist-info`, as an import would find it; those that only
+    importlib.metadata knows (eggs, archives) count by what is imported. Its import takes 15 ms."""
     for folder in sys.path:
-        found = _in_folder(distribution, folder or os.curdir, listed)
-        if found is not None:
-            return found
-    if not _is_elsewhere(distribution, listed):
-        return Installed(None)
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return Installed(normal_version(version(distribution)))  # of an egg, or in an archive
-    except PackageNotFoundError:
-        return Installed(None)
-
-
-def _in_folder(distribution: str, folder: str, listed: dict[str, list[str]]) -> Installed | None:
-    wanted = _normal(distribution)
-    if folder not in listed:
-        try:
-            listed[folder] = sorted(os.listdir(folder))
-        except OSError:
-            listed[folder] = []
-    for name in listed[folder]:
-        if name[:1].lower() == wanted[:1] and name.endswith(".dist-info") and _normal(name.partition("-")[0]) == wanted:
-            path = os.path.join(folder, name, "METADATA")
-            try:
-                with open(path, encoding="utf-8", errors="replace") as file:
+        names = list[str]()
+        with contextlib.suppress(OSError):
+            names = sorted(os.listdir(folder or os.curdir))
+        for name in names:
+            if name.endswith(".dist-info") and _normal(name.partition("-")[0]) == _normal(distribution):
+                path = os.path.join(folder or os.curdir, name, "METADATA")
+                with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
                     for line in file:
                         field, _, value = line.partition(":")
                         if field.lower() == "version":
-                            return Installed(normal_version(value.strip()), folder, path)
-            except OSError:
-                continue
-    return None
-
-
-def _is_elsewhere(distribution: str, listed: dict[str, list[str]]) -> bool:
-    """Check whether only importlib.metadata, whose import takes 15 ms, can tell if a distribution is installed.
-
-    It also knows eggs and other kinds of metadata, distributions in archives, and those that other packages' finders
-    find.
-    """
-    if any(each is not PathFinder and hasattr(each, "find_distributions") for each in sys.meta_path):
-        return True
-    wanted = _normal(distribution)
-    return any(
-        folder.lower().endswith(".egg")
-        or os.path.isfile(folder)
-        or any(
-            name.lower().endswith((".dist-info", ".egg-info"))
-            and _normal(name.rpartition(".")[0].partition("-")[0]) == wanted
-            for name in names
-        )
-        for folder, names in listed.items()
-    )
+                            return Installed(normal_version(value.strip()), folder or os.curdir, path)
+    return Installed(None)
 
 
 def _normal(name: str) -> str:
     """The one spelling of a distribution's name (PEP 503)."""
-    words = name.replace("_", "-").replace(".", "-").lower().split("-")
-    return "-".join(each for at, each in enumerate(words) if each or at in (0, len(words) - 1))
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def normal_version(version: str) -> str:
@@ -117,43 +66,31 @@ def normal_version(version: str) -> str:
     return re.sub(r"[-_.]*(?=[a-z])", "", version.strip().lower())
 
 
-def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], str]:
-    """Digest the files of an imported package that may be imported or read; tests only if some are imported.
+def imported_digest(package: str, running_at_ns: int) -> str:
+    """Identify an imported package by the files in it that may be imported or read.
 
     Args:
         package: Its folder.
-        known: From the record: digest of the stats, digest of the contents, paths of the folders, paths of the files.
-            While the stats are the same, no folder is listed and no file is read. A malformed value is ignored.
-        began_ns: Time at which this process began: a file changed later may have been imported in its earlier state.
-
-    Returns:
-        The four of `known` as they are now, and the identity of the package.
+        running_at_ns: A time at which this process was running already.
     """
-    if type(known) is not list or [type(each) for each in known] != [str] * 4:
-        known = None  # written by another version, or forged
-    now_ns = time.time_ns()
-    of_tests = ".tests" in "\n".join(sys.modules)
-    stats, newest_ns = _look(package, *known[2:], of_tests=of_tests) if known is not None else ("", (0, 0))
-    if known is None or known[0] != stats:
-        folders, files = _listing(package, of_tests=of_tests)
-        stats, newest_ns = _look(package, folders, files, of_tests=of_tests)
-        contents: list[Plain] = [[path, _content(os.path.join(package, path))] for path in files.split("//")]
-        # a file that changed a moment ago may change again and have the same times
-        is_settled = max(newest_ns) + SETTLED_AFTER_NS <= now_ns
-        known = [stats if is_settled else "", digest_of(contents), folders, files]
-    if newest_ns[1] >= began_ns:
-        return known, f"unknown:{os.urandom(16).hex()}"
-    return known, f"sha256:{known[1]}"
+    began_ns = min(running_at_ns, _started_ns(running_at_ns))
+    contents, newest_ns = list[Plain](), 0
+    for path in _files(package):
+        full = os.path.join(package, path)
+        with contextlib.suppress(OSError):  # a link that leads nowhere, or a file that was removed
+            found = os.stat(full)
+            newest_ns = max(newest_ns, found.st_mtime_ns, found.st_ctime_ns)
+            contents.append([path, _content(full, found.st_size)])
+    if newest_ns >= began_ns:
+        return f"unknown:{os.urandom(16).hex()}"
+    return f"sha256:{digest_of(contents)}"
 
 
-def imported_digest(package: str, known: Any, running_at_ns: int) -> tuple[list[str], str]:
-    """Digest the files of a package as `content_digest` does, with the start of this process as `began_ns`.
-
-    Args:
-        package, known: As in `content_digest`.
-        running_at_ns: A time at which the process was running already.
-    """
-    return content_digest(package, known, min(running_at_ns, _started_ns(running_at_ns)))
+def _content(path: str, size_bytes: int) -> str:
+    if size_bytes > _LARGE_BYTES:
+        return build_of(path)
+    with open(path, "rb") as file:
+        return sha256(file.read()).hexdigest()
 
 
 def _started_ns(otherwise_ns: int) -> int:
@@ -183,49 +120,20 @@ def _started_ns(otherwise_ns: int) -> int:
     return time.time_ns() - age_ns if ticks and age_ns > 0 else unknown_ns
 
 
-def _content(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return sha256(file.read()).hexdigest()
-    except OSError:
-        return ""
-
-
-def _look(package: str, folders: str, files: str, *, of_tests: bool) -> tuple[str, tuple[int, int]]:
-    """Digest the stats of folders and files. Returns it with the times of the newest folder and the newest file."""
-    numbers, newest_ns, stat = list[int](), list[int](), os.stat
-    for paths in (folders, files):
-        start = len(numbers)
-        for path in paths.split("//"):
-            try:
-                found = stat(f"{package}/{path}")
-            except OSError:  # a link that leads nowhere, or a file that was removed
-                numbers += 0, 0, 0, 0, 0
-            else:
-                numbers += found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-        newest_ns.append(max(*numbers[start + 3 :: 5], *numbers[start + 4 :: 5]))
-    from array import array  # here: few processes import a package from a checkout
-
-    try:
-        written = array("q", numbers).tobytes()  # `repr` of thousands of numbers takes longer than most of the stats
-    except OverflowError:
-        written = repr(numbers).encode()
-    return sha256(written + bytes(of_tests)).hexdigest(), (newest_ns[0], newest_ns[1])
-
-
-def _listing(package: str, *, of_tests: bool) -> tuple[str, str]:
-    """List the folders of a package and the files in them, by their paths below it, with `//` between."""
+def _files(package: str) -> list[str]:
+    """List the files of a package by their paths in it; those of tests only if some are imported."""
+    of_tests = ".tests" in "\n".join(sys.modules)
     folders, files, seen = [""], list[str](), set[tuple[int, int] | None]()
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(os.path.join(package, folder)) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
+            for entry in entries:
                 path, identity = os.path.join(folder, entry.name), _folder_identity(entry)
                 if identity is None:
                     files += [] if path.endswith(_NEVER_RUN) else [path]
                 elif identity not in seen and entry.name != "__pycache__" and (of_tests or entry.name != "tests"):
                     seen.add(identity)  # a link may lead to a folder that contains it
                     folders.append(path)
-    return "//".join(folders), "//".join(sorted(files))
+    return sorted(files)
 
 
 def _folder_identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 from ..errors import EntryError, OptionError
-from ..kernel import Kernel
+from ..frontends import Kernel
 from ..module import CachedModule
 
 Cached = Kernel | CachedModule

@@ -6,33 +6,36 @@ Method      This process keys each request and looks it up; misses go to workers
             within a process, and delays Ctrl-C until it is done: so workers are processes, each with one kernel at a
             time. A kernel that cannot be pickled, or differs after unpickling, is compiled here. Of the processes of
             a node that warm up one directory, one has workers at a time; the others then find its entries.
-Not here    The code of a worker (worker), the processes (workers), finding kernels (discovery), progress (meter).
+Not here    The code of a worker (worker), the processes (workers), finding kernels (discovery).
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from ..engine import Session
 from ..engine.built import watched
-from ..errors import CompileError, OptionError, SettingsError
-from ..kernel import require_directory
+from ..errors import CompileError, OptionError, SettingsError, plain
+from ..frontends import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..observe.text import aligned, counted, preformatted, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
-from .meter import meter
-from .worker import Task, compile_request, key_of, pack
+from .worker import Task, pack
 from .workers import Job, in_workers
 
 LOCK = f"{0:064x}"
 """Name of the lock of a warm-up; never an entry's key, which is a digest."""
 
 _AT_ONCE_S = 0.02
+
+_ERASE_LINE = "\r\x1b[K"
 
 QUOTA = "/sys/fs/cgroup/cpu.max"
 """Quota and period in microseconds, "max" for no quota (cgroups(7)); a container sees its own cgroup as the root."""
@@ -110,16 +113,45 @@ class WarmUpReport(NamedTuple):
         return preformatted("\n".join([*aligned([columns, *rows], right), str(self)]))
 
 
-class _Wanted(NamedTuple):
-    """A request: the kernel or module, its target, and a Numba kernel's argument types."""
+class _Run:
+    """The results of one warm-up so far, each of which is shown: in one live line on a terminal, in lines elsewhere.
 
-    kernel: Cached
-    target: Target
-    types: Any
+    Attributes:
+        total: Number of results at the end; 0 while it is not known, and nothing is shown.
+    """
 
-    def warmed(self, status: str, seconds: float, error: BaseException | None = None) -> Warmed:
-        signature = "" if self.types is None else ", ".join(map(str, self.types))
-        return Warmed(self.kernel._label, self.target.name, signature, status, seconds, str(error) if error else "")
+    def __init__(self, is_shown: bool) -> None:
+        self.results: list[Warmed] = []
+        self.errors: list[BaseException] = []
+        self.total = self._shown = 0
+        self._stream = sys.stderr if is_shown else None
+        self._is_live = self._stream is not None and self._stream.isatty()
+
+    def add(self, result: Warmed, error: BaseException | None = None) -> None:
+        """Add a result that is not of a task."""
+        self.results.append(result._replace(error=str(error) if error else ""))
+        if error is not None:
+            self.errors.append(error)
+
+    def done(self, task: Task, status: str, seconds: float, error: BaseException | None = None) -> None:
+        """Add the result of a task, and show it."""
+        signature = "" if task.types is None else ", ".join(map(str, task.types))
+        self.add(Warmed(task.kernel._label, task.target.name, signature, status, seconds), error)
+        self.show()
+
+    def show(self) -> None:
+        """Show the results that were not shown yet."""
+        for each in self.results[self._shown :] if self._stream is not None else ():
+            self._shown += 1
+            took = f" in {seconds_text(each.seconds)}" if each.status != "hit" else ""
+            text = plain(f"numba_kcache: {self._shown} of {self.total}: {each}: {each.status}{took}")
+            live = _ERASE_LINE + text[: shutil.get_terminal_size().columns - 1]
+            print(live if self._is_live else text, end="" if self._is_live else "\n", file=self._stream, flush=True)
+
+    def end(self) -> None:
+        """Clear the live line."""
+        if self._shown and self._is_live:
+            print(end=_ERASE_LINE, file=self._stream, flush=True)
 
 
 def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True) -> WarmUpReport:
@@ -131,71 +163,52 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             "it must be a whole number of at least 1",
             "leave it out: one for each core",
         )
-    targets = None if arch is None else read_arch(arch)
-    results, errors, remaining = _built_ahead(kernels, targets)
-
-    def refused(kernel: Cached, error: OptionError) -> None:
-        results.append(
-            Warmed(kernel._label, ", ".join(each.name for each in targets or ()), "", "failed", 0.0, str(error))
-        )
-        errors.append(error)
-
-    wanted = list(_wanted(remaining, list(targets) if targets else None, refused))
-    with meter(len(wanted) + len(results), shown=progress) as tell:
-        for early in results:  # built by other libraries, or refused for the want of a signature
-            tell(str(early), early.status, early.seconds)
-
-        def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
-            results.append(each.warmed(status, seconds, error))
-            if error is not None:
-                errors.append(error)
-            tell(str(results[-1]), status, seconds)
-
-        jobs: list[Job] = []
-        for each in wanted:
-            begin = time.perf_counter()
-            try:
-                is_stored = each.kernel._count_if_stored(each.target, each.types)
-                require_directory(each.kernel._session(), f"store {each.kernel._label}", is_found=is_stored)
-                if is_stored:
-                    done(each, "hit", time.perf_counter() - begin)
-                    continue
-                data = _packed(each)
-            except Exception as error:  # of this kernel: raised by its source function, by Numba or by this package
-                done(each, "failed", time.perf_counter() - begin, error)
+    targets, run = None if arch is None else read_arch(arch), _Run(progress)
+    remaining = _build_ahead(run, kernels, targets)
+    tasks = list(_tasks(run, remaining, targets))
+    run.total = len(run.results) + len(tasks)
+    run.show()  # what other libraries built, or was refused for the want of a signature
+    jobs: list[Job] = []
+    for task in tasks:
+        begin, session = time.perf_counter(), task.kernel._session()
+        try:
+            is_stored = task.kernel._count_if_stored(task.target, task.types)
+            require_directory(session, f"store {task.kernel._label}", is_found=is_stored)
+            data = None if is_stored else _packed(task)
+        except Exception as error:  # of this kernel: raised by its source function, by Numba or by this package
+            run.done(task, "failed", time.perf_counter() - begin, error)
+            continue
+        if is_stored:
+            run.done(task, "hit", time.perf_counter() - begin)
+        elif data is None:
+            _build_here(run, task)
+        else:
+            jobs.append((task, data))
+    with ExitStack() as stack:
+        if workers is None and jobs:
+            waited_s = stack.enter_context(_only_warm_up(jobs[0][0].kernel._session()))
+            jobs = [each for each in jobs if not (waited_s > _AT_ONCE_S and _is_hit(run, each[0]))]
+        count = min(len(jobs), workers or cores())
+        for task, outcome in stack.enter_context(closing(in_workers(jobs, count))):
+            if outcome.status == "unlike":  # the worker derived another key from the unpickled kernel
+                _build_here(run, task)
                 continue
-            if data is None:
-                _build_here(each, done)
-            else:
-                jobs.append(Job(each, each.kernel._label, data))
-        with ExitStack() as stack:
-            if workers is None and jobs:
-                waited_s = stack.enter_context(_only_warm_up(jobs[0].wanted.kernel._session()))
-                jobs = [each for each in jobs if not (waited_s > _AT_ONCE_S and _is_hit(each.wanted, done))]
-            count = min(len(jobs), workers or cores())
-            for each, outcome in stack.enter_context(closing(in_workers(jobs, count))):
-                if outcome.status == "unlike":  # the worker derived another key from the unpickled kernel
-                    _build_here(each, done)
-                    continue
-                for event in outcome.events:
-                    each.kernel._session().events.emit(event)
-                done(each, "failed" if outcome.error else "built", outcome.seconds, outcome.error)
-    report = WarmUpReport(tuple(results), time.perf_counter() - start, count)
-    if errors:
-        raise _failure(report, errors)
+            for event in outcome.events:
+                task.kernel._session().events.emit(event)
+            run.done(task, "failed" if outcome.error else "built", outcome.seconds, outcome.error)
+    _record_facts([task.kernel for task in tasks if task.types is not None])
+    run.end()
+    report = WarmUpReport(tuple(run.results), time.perf_counter() - start, count)
+    if run.errors:
+        raise _failure(report, run.errors)
     return report
 
 
-def _built_ahead(
-    kernels: Any, targets: Sequence[Target] | None
-) -> tuple[list[Warmed], list[BaseException], list[Cached]]:
-    """Build other libraries' objects in this process; results that modules build during their import are included.
+def _build_ahead(run: _Run, kernels: Any, targets: Sequence[Target] | None) -> list[Cached]:
+    """Build other libraries' objects in this process, and return the kernels that remain to be compiled.
 
-    Returns:
-        Their results, the errors of those that failed, and the kernels that remain to be compiled.
+    Results that modules build during their import are included.
     """
-    results: list[Warmed] = []
-    errors: list[BaseException] = []
     names = [each.name for each in targets] if targets else None
     with watched() as reported:
         things = warmable(kernels, reported)
@@ -206,20 +219,15 @@ def _built_ahead(
             try:
                 each.__warm_up__(names)
             except Exception as error:  # raised by the other library
-                results.append(
-                    Warmed(repr(each), NO_TARGET.name, "", "failed", time.perf_counter() - begin, str(error))
-                )
-                errors.append(error)
+                run.add(Warmed(repr(each), NO_TARGET.name, "", "failed", time.perf_counter() - begin), error)
         for first in {each.key: each for each in reported[::-1]}.values():  # the first result of each key
             status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
-            results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
-    return results, errors, [each for each in things if isinstance(each, Cached)]
+            run.add(Warmed(first.label, NO_TARGET.name, "", status, seconds))
+    return [each for each in things if isinstance(each, Cached)]
 
 
-def _wanted(
-    kernels: Sequence[Cached], arch: list[Target] | None, refused: Callable[[Cached, OptionError], None]
-) -> Iterator[_Wanted]:
-    """Yield each request once. Of several kernels, those without a signature are passed to `refused`."""
+def _tasks(run: _Run, kernels: Sequence[Cached], targets: Sequence[Target] | None) -> Iterator[Task]:
+    """Yield each request once. Of several kernels, those without a signature are results."""
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
@@ -229,30 +237,28 @@ def _wanted(
                 f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}", "set mode='readwrite'"
             )
         try:
-            requests = kernel._requests(arch)
+            requests = kernel._requests(list(targets) if targets else None)
         except OptionError as error:  # a Numba kernel without a signature
             if len(kernels) == 1:
                 raise
-            refused(kernel, error)
+            run.add(Warmed(kernel._label, ", ".join(each.name for each in targets or ()), "", "failed", 0.0), error)
             continue
         for target, types in requests:
-            each = _Wanted(kernel, target, types)
-            try:
-                identity = id(cache), key_of(*each)
-            except Exception:  # raised again, and reported, when the request is looked up
-                identity = id(kernel), f"{target} {types}"
+            task, identity = Task(kernel, target, types), (id(kernel), f"{target} {types}")
+            with suppress(Exception):  # raised again, and reported, when the request is looked up
+                task = task._replace(key=task.key_here())
+                identity = id(cache), task.key
             if identity not in seen:
                 seen.add(identity)
-                yield each
+                yield task
 
 
-def _packed(wanted: _Wanted) -> bytes | None:
-    """Pack the task for a worker; None if it has to be compiled here."""
-    key = key_of(*wanted)
-    if not wanted.kernel._session().local.directory:
+def _packed(task: Task) -> bytes | None:
+    """Pack a task for a worker; None if it has to be compiled here."""
+    if not task.kernel._session().local.directory:
         return None  # a cache in memory: it is not shared with workers
     try:
-        return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
+        return pack(task._replace(kernel=task.kernel._to_send()))
     except Exception:  # for a lambda, or an open file among the options; user objects may raise anything
         return None
 
@@ -275,23 +281,32 @@ def cores() -> int:
     return max(1, found)
 
 
-def _is_hit(wanted: _Wanted, done: Any) -> bool:
+def _is_hit(run: _Run, task: Task) -> bool:
     """Check whether another process has stored the entry meanwhile, and count a hit."""
     begin, is_stored = time.perf_counter(), False
     with suppress(Exception):  # raised again, and reported, when it is compiled
-        is_stored = wanted.kernel._count_if_stored(wanted.target, wanted.types)
+        is_stored = task.kernel._count_if_stored(task.target, task.types)
     if is_stored:
-        done(wanted, "hit", time.perf_counter() - begin)
+        run.done(task, "hit", time.perf_counter() - begin)
     return is_stored
 
 
-def _build_here(wanted: _Wanted, done: Any) -> None:
+def _build_here(run: _Run, task: Task) -> None:
     begin = time.perf_counter()
     try:
-        compile_request(*wanted)
-        done(wanted, "built", time.perf_counter() - begin)
+        task.compile()
+        run.done(task, "built", time.perf_counter() - begin)
     except Exception as error:  # user code may raise anything, as in a worker
-        done(wanted, "failed", time.perf_counter() - begin, error)
+        run.done(task, "failed", time.perf_counter() - begin, error)
+
+
+def _record_facts(kernels: Sequence[Any]) -> None:
+    """Store what processes without Numba have to know of it, for the stores of these kernels."""
+    sessions = {id(session := each._session()): (session, each._definition.kind) for each in kernels}
+    for session, kind in sessions.values():
+        from ..frontends.numba.learning import record
+
+        record(session, (kind,))
 
 
 def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:

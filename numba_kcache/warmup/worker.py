@@ -25,16 +25,42 @@ class Task(NamedTuple):
     """One request of a kernel to compile.
 
     Args:
-        kernel: A kernel or a module, as the parent pickled it.
+        kernel: A kernel or a module.
         target: The target to compile for.
         types: Types of a Numba kernel's arguments; None for other kinds.
-        key: The key of the request in the parent.
+        key: The key of the request in the parent; "" if that cannot be derived.
     """
 
     kernel: Any
     target: Target
-    types: tuple[Any, ...] | None
-    key: str
+    types: Any
+    key: str = ""
+
+    def compile(self) -> None:
+        """Compile the request, and store it.
+
+        Raises:
+            KCacheError: The artifact could not be stored: no space on the disk, or the entry is above the limit.
+        """
+        kernel, events = self.kernel, list[Event]()
+        end = kernel._session().events.subscribe(events.append)
+        try:
+            kernel.compile(self.target, *self._signature)
+        finally:
+            end()
+        kinds = {each.kind for each in events}
+        if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().local.directory:
+            troubles = [str(each.fields["error"]) for each in events if each.kind == EventKind.TROUBLE]
+            why = troubles[-1] if troubles else "its directory cannot be written to at present"
+            raise KCacheError(f"cannot store {kernel._label}", why, "`numba-kcache doctor` looks for the cause")
+
+    def key_here(self) -> str:
+        """The key of the request in this process."""
+        return str(self.kernel.key(self.target, *self._signature))
+
+    @property
+    def _signature(self) -> tuple[Any, ...]:
+        return () if self.types is None else (self.types,)
 
 
 class Outcome(NamedTuple):
@@ -103,44 +129,17 @@ def _serve(data: bytes) -> Outcome:
     start = time.perf_counter()
     events: list[Event] = []
     try:
-        task = ForkingPickler.loads(data)
-        if key_of(task.kernel, task.target, task.types) != task.key:
+        task: Task = ForkingPickler.loads(data)
+        if task.key_here() != task.key:
             return Outcome("unlike", time.perf_counter() - start, None, ())
     except Exception as problem:  # a module that cannot be imported here, or a function that differs
         return Outcome("unlike", time.perf_counter() - start, problem, ())
     end = task.kernel._session().events.subscribe(events.append)
     raised: Exception | None = None
     try:
-        compile_request(task.kernel, task.target, task.types)
+        task.compile()
     except Exception as problem:  # reported by the parent, with the errors of all other kernels
         raised = problem
     finally:
         end()
     return Outcome("failed" if raised else "done", time.perf_counter() - start, raised, tuple(events))
-
-
-def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> None:
-    """Compile one request of a kernel or module, and store it.
-
-    Raises:
-        KCacheError: The artifact could not be stored: no space on the disk, or the entry is above the limit.
-    """
-    events: list[Event] = []
-    end = kernel._session().events.subscribe(events.append)
-    try:
-        if types is None:
-            kernel.compile(target)
-        else:
-            kernel.compile(target, types)
-    finally:
-        end()
-    kinds = {each.kind for each in events}
-    if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().local.directory:
-        troubles = [str(each.fields["error"]) for each in events if each.kind == EventKind.TROUBLE]
-        why = troubles[-1] if troubles else "its directory cannot be written to at present"
-        raise KCacheError(f"cannot store {kernel._label}", why, "`numba-kcache doctor` looks for the cause")
-
-
-def key_of(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> str:
-    """The key of one request of a kernel or module, as text."""
-    return str(kernel.key(target) if types is None else kernel.key(target, types))

@@ -16,30 +16,18 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from ..engine import configured
 from ..errors import KCacheError
-from ..model import NamedTuple
 from ..settings import worker_environment
-from .worker import Outcome, pack
+from .worker import Outcome, Task, pack
 
 _MAX_EXIT_S = 10.0
 """Longest time that an idle worker may take to exit, in seconds: longer than an upload may wait for a server."""
 
 
-class Job(NamedTuple):
-    """One kernel to compile in a worker.
-
-    Args:
-        wanted: The caller's own object, returned with the outcome.
-        label: Name of the kernel in messages.
-        data: The task, packed for a worker.
-    """
-
-    wanted: Any
-    label: str
-    data: bytes
+Job = tuple[Task, bytes]
+"""A task, and how it is sent to a worker."""
 
 
 class Worker:
@@ -69,19 +57,19 @@ class Worker:
     def begin(self, job: Job) -> None:
         """Send a job."""
         self.job = job
-        self.send(job.data)
+        self.send(job[1])
 
-    def outcome(self) -> tuple[Job, Outcome]:
+    def outcome(self) -> tuple[Task, Outcome]:
         """Wait for the outcome of the worker's job."""
-        job, self.job = self.job, None
-        assert job is not None
+        assert self.job is not None
+        (task, _data), self.job = self.job, None
         try:
-            return job, self.connection.recv()
+            return task, self.connection.recv()
         except (EOFError, OSError):
             code = self.process.wait()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             why, hint = f"the compiler ended its process by {how}", "what it said last is on standard error"
-            return job, Outcome("died", 0.0, KCacheError(f"cannot compile {job.label}", why, hint), ())
+            return task, Outcome("died", 0.0, KCacheError(f"cannot compile {task.kernel._label}", why, hint), ())
 
     def kill(self) -> None:
         """Kill the worker: a compiler does not react to gentler signals."""
@@ -102,7 +90,7 @@ class Worker:
             self.process.wait()
 
 
-def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome], None, None]:
+def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Task, Outcome], None, None]:
     """Do all jobs in `count` processes, and yield each outcome as it comes; no process is left at the end."""
     waiting = deque(jobs)
     workers: list[Worker] = []
@@ -117,11 +105,11 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
             busy = {each.connection: each for each in workers if each.job is not None}
             for ready in wait(list(busy)):
                 worker = busy[ready]  # type: ignore[index]
-                job, outcome = worker.outcome()
+                task, outcome = worker.outcome()
                 if outcome.status == "died":
                     workers.remove(worker)
                     worker.end()
-                yield job.wanted, outcome
+                yield task, outcome
     finally:
         for each in workers:
             if each.job is not None:

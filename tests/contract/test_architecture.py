@@ -197,6 +197,32 @@ def test_environment_is_read_by_settings_alone() -> None:
     assert not readers_of_environment(HOUSE)
 
 
+LINUX_ALONE = re.compile(
+    r"\bfcntl\b|dir_fd\b|\bO_(CLOEXEC|DIRECTORY|NOFOLLOW|NONBLOCK|NOCTTY|PATH|TMPFILE)\b|fdatasync|memfd_create|/proc/"
+)
+
+
+def test_calls_that_linux_alone_has_are_in_one_module_of_the_store() -> None:
+    """The modules of store and tiers, and those above that use the store, call them through `store/__init__.py`."""
+    users = ("store", "tiers", "engine", "bundles", "warmup", "adapters", "cli", "doctor", "cache", "waiting")
+    found = {
+        HOUSE.name_of(path)
+        for path, tree in HOUSE.trees.items()
+        if HOUSE.name_of(path).removesuffix(".py").partition("/")[0] in users
+        and any(LINUX_ALONE.search(word) for node in ast.walk(tree) for word in words_of(node))
+    }
+
+    assert found == {"store/__init__.py"}
+
+
+def words_of(node: ast.AST) -> tuple[str, ...]:
+    """The names in a node of a syntax tree, and the texts, but those of several words."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+        return (node.value,)
+    named = [getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module")]
+    return tuple(each for each in named if isinstance(each, str))
+
+
 def test_pure_rooms_have_no_file_clock_chance_thread_or_log() -> None:
     """The functions of model/ and keys/ depend on their arguments alone, on every machine and at every time."""
     assert not impure(HOUSE)

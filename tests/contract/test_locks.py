@@ -34,14 +34,12 @@ MAKERS = {
 
 COVERED = {
     "engine/__init__.py RLock": "replaced in children",
-    "launch/launcher.py RLock": "of one load, waited for 5 s at most; a child forgets those of its parent",
-    "observe/__init__.py RLock": "replaced by the look-up that the statistics belong to",
+    "engine/__init__.py local": "the reason of a thread's last miss",
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
     "store/disk.py RLock": "replaced in children",
     "store/eviction.py RLock": "replaced in children",
     "tiers/checked_tier.py RLock": "replaced in children",
     "tiers/upload_queue.py Condition": "replaced in children; made from an RLock",
-    "observe/__init__.py local": "the reason of a thread's last miss",
     "observe/progress.py Event": "belongs to one compile; children do not use it",
     "tiers/lease.py Event": "belongs to one election; children do not use it",
     "observe/progress.py Thread": "belongs to one compile",

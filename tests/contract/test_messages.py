@@ -20,11 +20,11 @@ import pytest
 
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel, errors
+from numba_kcache.engine import Events
 from numba_kcache.errors import KCacheError
 from numba_kcache.launch import DeviceLimits, check_launch, launch_shape
 from numba_kcache.launch.failures import launch_error, load_error
 from numba_kcache.model import Event, EventKind, Target
-from numba_kcache.observe import Events
 from numba_kcache.settings import read_settings
 from numba_kcache.toolchain import nvjitlink, nvrtc
 from numba_kcache.toolchain.locating import missing

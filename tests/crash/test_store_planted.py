@@ -20,7 +20,7 @@ from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import SIGNATURE
 from tests.crash.test_store_damage import use_every_verb
 from tests.support.compiling import ROOT
-from tests.support.stores import Events, entry_of, file_of, files_below, in_child, key_of, open_store, small_entry
+from tests.support.stores import Events, entry_of, file_of, files_below, key_of, open_store, small_entry
 
 IS_ROOT = os.geteuid() == 0
 STRANGER = 12345
@@ -352,21 +352,6 @@ def test_descriptor_is_closed_with_its_store(tmp_path: Path) -> None:
         assert open_store(tmp_path / "cache").get(key_of(1)) == small_entry(1)
 
     assert len(os.listdir("/proc/self/fd")) <= before + 2
-
-
-def test_kept_descriptor_is_no_standard_stream(tmp_path: Path) -> None:
-    """In a program that closed its standard streams, C libraries still write to descriptors 1 and 2."""
-    open_store(tmp_path / "cache").put(small_entry(1))
-
-    def work() -> None:
-        os.closerange(0, 3)
-        store = open_store(tmp_path / "cache")
-        assert store.get(key_of(1)) == small_entry(1)
-        for fd in range(3):
-            with pytest.raises(OSError, match="Bad file"):
-                os.fstat(fd)
-
-    assert in_child(work) == 0
 
 
 def test_directory_that_was_removed_is_made_and_checked_again(tmp_path: Path) -> None:

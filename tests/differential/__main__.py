@@ -1,7 +1,7 @@
 """Run random scenarios and say what the cache got wrong.
 
-    python -m tests.differential --steps 300 [--seconds 60] [--seed 1] [--processes 2] [--kind cpp|ptx|python|mlir]
-                                   [--json FILE] [--keep FOLDER]
+    python -m tests.differential --steps 300 [--seconds 60] [--seed 1] [--processes 2] [--json FILE] [--keep FOLDER]
+                                   [--kind cpp|ptx|python|mlir|stand-in]
     python -m tests.differential --only SEED:NUMBER
     python -m tests.differential --replay tests/differential/found/NAME.json ...
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import os
 import random
 import subprocess
 import sys
@@ -24,19 +25,24 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tests.support.fake_driver import build, environment
+
 from .cpp_programs import CppProgram
 from .mlir_programs import MlirProgram
 from .ptx_programs import PtxProgram
 from .python_programs import PythonProgram
 from .scenario import FAULTS, Bench, Verdict, faults, run, tally
 from .shrinking import shrink
+from .stand_in_programs import StandInProgram
 from .world import Edit
 
-PROGRAMS: dict[str, Any] = {"cpp": CppProgram, "ptx": PtxProgram, "python": PythonProgram, "mlir": MlirProgram}
-ASKS = {"cpp": 12, "ptx": 12, "python": 8, "mlir": 8}
+PROGRAMS: dict[str, Any] = {
+    "cpp": CppProgram, "ptx": PtxProgram, "python": PythonProgram, "mlir": MlirProgram, "stand-in": StandInProgram,
+}  # fmt: skip
+ASKS = {"cpp": 12, "ptx": 12, "python": 8, "mlir": 8, "stand-in": 8}
 SHARES = {"cpp": 0.8, "ptx": 0.05, "python": 0.15}
 """Of the scenarios: an ask of Numba takes three times as long as one of NVRTC. `--kind mlir` asks for kernels of
-numba-cuda-mlir, which may not be installed."""
+numba-cuda-mlir, which may not be installed, `--kind stand-in` for each kernel both ways, on the fake driver."""
 
 GRACE_S, HUNG = 20.0, 99
 """Seconds that a process has for its last ask after its time is over, and the exit code of one that took longer."""
@@ -73,6 +79,9 @@ def main() -> int:
     words.add_argument("--shrink", type=float, default=60.0, help="seconds for making one finding smaller")
     words.add_argument("--exact", action="store_true", default=PLAIN_BYTES, help="compare each byte of a cubin")
     given = words.parse_args()
+    if given.kind == "stand-in" and "KC_FAKE_DEVICES" not in os.environ:  # the loader reads its path at the start
+        again = [sys.executable, "-m", "tests.differential", *sys.argv[1:]]
+        os.execve(sys.executable, again, environment(build()))
     if given.processes > 1:
         return _side_by_side(given)
     print(f"seed {given.seed}", flush=True)

@@ -22,12 +22,14 @@ Call = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """Outcome of an ask: code, or the reason why there is none."""
+    """Outcome of an ask: code, or the reason why there is none; the key and `way` of asks with a stand-in."""
 
     code: bytes | str | None
     is_hit: bool = False
     refused: str = ""
     failed: str = ""
+    key: str = ""
+    way: str = ""
 
 
 kept: dict[Any, Any] = {}

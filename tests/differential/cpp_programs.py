@@ -169,9 +169,6 @@ class CppProgram:
                     ("-DM5=555", "-UM5", "--define-macro=M5=557", "-w", "--restrict", "-lineinfo", "-G", "--fmad=false")
                 )
             )
-        if chance.random() < 0.04:
-            raw.append(f"--ptxas-options=--options-file={CHECKOUT}/src/ptxas.txt")
-            self.files["src/ptxas.txt"] = [chance.choice(("-O0\n", "-O1\n", "--maxrregcount 24\n"))]
         if raw:
             options["options"] = raw
         self.is_template = chance.random() < 0.15
@@ -461,10 +458,7 @@ class CppProgram:
         return [{"edit": "env", "name": name, "value": self.chance.choice((value, None))}]
 
     def _new_source(self) -> list[Edit]:
-        wanted = ("src/k.cu", f"src/{self.linked}", "src/ptxas.txt")
+        wanted = ("src/k.cu", f"src/{self.linked}")
         path = self.chance.choice([each for each in wanted if each in self.files])
-        if path == "src/ptxas.txt":
-            self.files[path] = [self.chance.choice(("-O0\n", "-O1\n", "-O2\n", "--maxrregcount 24\n"))]
-            return [self._written(path, keeps_time=True)]
         self.files[path] = self._kernel() if path == "src/k.cu" else self._device(self.linked)
         return [self._written(path)]

@@ -24,8 +24,9 @@ FAMILY = ("pk_", "chunk", "sunau", "nt_ns")
 """Beginnings of the modules' names: an ordinary one, two of the standard library's, a namespace package."""
 
 _ABSENT = object()
-_state: dict[str, Any] = {"texts": None, "undo": [], "home": "numba.cuda"}
-""""home" is the package whose `cuda` programs use: numba-cuda's, or numba-cuda-mlir's (`mlir_asks`)."""
+_state: dict[str, Any] = {"texts": None, "undo": [], "home": "numba.cuda", "cuda": ""}
+""""home" is the package whose `cuda` programs use: numba-cuda's, or numba-cuda-mlir's (`mlir_asks`); "cuda" the module
+that they import in its place (`stand_in_asks`)."""
 
 
 def use(home: str) -> None:
@@ -47,7 +48,9 @@ def warm() -> None:
 
 
 def _pretend_device() -> None:
-    """Let Numba compile device functions without a device."""
+    """Let Numba compile device functions without a device; beside a stand-in the fake driver has one."""
+    if _state["cuda"]:
+        return
     import numba.cuda.dispatcher as dispatcher
 
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))
@@ -88,9 +91,10 @@ def _undo() -> None:
 
 def _patch(patch: Edit) -> None:
     """Set an attribute of a module, or an item of it, to the value of an expression."""
-    module = importlib.import_module(patch["module"])
+    named = patch["module"]
+    module = importlib.import_module(_state["cuda"] or named if named == "numba.cuda" else named)
     names = {name: importlib.import_module(name) for name in ("math", "operator", "numpy")}
-    home = "numba.cuda" if _state["home"] == "numba.cuda" else "numba_cuda_mlir.cuda"
+    home = _state["cuda"] or ("numba.cuda" if _state["home"] == "numba.cuda" else "numba_cuda_mlir.cuda")
     cuda, libdevice = importlib.import_module(home), importlib.import_module(f"{home}.libdevice")
     scope = {**names, "cuda": cuda, "libdevice": libdevice, "np": names["numpy"]}
     value = eval(patch["code"], {**scope, **vars(sys.modules["pk_main"])})
@@ -103,7 +107,7 @@ def _patch(patch: Edit) -> None:
             owner[patch["item"]] = before
 
     else:
-        before = vars(module).get(patch["attr"], _ABSENT)
+        before = getattr(module, patch["attr"], _ABSENT)  # a stand-in has it from Numba
         setattr(module, patch["attr"], value)
 
         def restore() -> None:

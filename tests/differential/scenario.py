@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import cpp_asks, mlir_asks, python_asks
+from . import cpp_asks, mlir_asks, python_asks, stand_in_asks
 from .code import difference
 from .cpp_asks import Answer
 from .processes import Child, Gone, alone
@@ -32,14 +32,15 @@ FAULTS = {
     "failed": "the cache raised where the plain compilers make code",
     "refused": "a program was not cached although all it rests on can be known",
     "needless": "a compile although nothing changed for the compiler",
+    "keys": "the stand-in and Numba have different keys for one program",
     "died": "the process died or hung",
     "broken": "the test itself failed",
 }
 OTHER_NVRTC = os.environ.get("NUMBA_KCACHE_TEST_NVRTC13", "")
 """A folder with another NVRTC of the same major version, which other packages may have loaded; "" for none."""
 
-KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks, "mlir": mlir_asks}
-OF_PYTHON = ("python", "mlir")
+KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks, "mlir": mlir_asks, "stand-in": stand_in_asks}
+OF_PYTHON = ("python", "mlir", "stand-in")
 
 
 class Verdict(NamedTuple):
@@ -106,6 +107,8 @@ class Bench:
     def plain(self, call: dict[str, Any], kind: str) -> list[Answer]:
         """Compile the program as it is now with the plain compilers."""
         ask = KINDS[kind].plain
+        if kind == "stand-in":
+            return list(ask(call))
         if kind in OF_PYTHON or call.get("compiler"):
             return list(alone(ask, call))
         self._oracle = self._oracle or Child()
@@ -116,6 +119,7 @@ class Bench:
         if self._oracle is not None:
             self._oracle.end()
         self._oracle = None
+        stand_in_asks.end()
 
 
 def label(edit: Edit) -> str:
@@ -169,6 +173,8 @@ class Run:
         """Request the code from the cache and from the plain compilers."""
         module, call = KINDS[self.kind], self.call(ask)
         self._forget_registrations()
+        if self.kind == "stand-in":
+            return self._ask_both(call, cause, at)
         truths = self.bench.plain(call, self.kind) if call.get("during") else []
         state = self._state(call)
         try:
@@ -192,6 +198,31 @@ class Run:
             if word == "miss" and any(difference(code, other, exact=True) is None for code in codes for other in known):
                 word, detail = "needless", "the same program was served before"
             known += codes
+        return Verdict(word, cause, detail, at)
+
+    def _ask_both(self, call: dict[str, Any], cause: tuple[str, ...], at: int) -> Verdict:
+        """Request the code with the stand-in and with Numba: one key, and a hit of what the other has stored."""
+        truths, state = self.bench.plain(call, self.kind), self._state(call)
+        asks = {
+            "stand-in": lambda: (alone if call.get("process") else self.child.call)(stand_in_asks.serve, call),
+            "real": lambda: stand_in_asks.serve_real(call),
+        }
+        try:
+            given = {way: asks[way]() for way in sorted(asks, reverse=call.get("first") == "stand-in")}
+        except (Gone, RuntimeError) as error:
+            return Verdict("died", cause, str(error)[-2000:], at)
+        cause = (*cause, f"way {given['stand-in'].way}, {call.get('first', 'real')} first")
+        judged = [(*self._judge(call, each, truths), way) for way, each in given.items()]
+        if wrong := next((each for each in judged if each[0] in FAULTS), None):
+            return Verdict(wrong[0], cause, f"{wrong[2]}: {wrong[1]}", at)
+        (word, detail, _first), (later, _detail, _second) = judged
+        if len({each.key for each in given.values()}) != 1:
+            return Verdict("keys", cause, str({way: each.key for way, each in given.items()}), at)
+        codes, known = [each.code for each in truths if each.code is not None], self.served.setdefault(state, [])
+        was_served = any(difference(code, other, exact=True) is None for code in codes for other in known)
+        known += codes
+        if later == "miss" or (word == "miss" and was_served):
+            return Verdict("needless", cause, f"{word} then {later}", at)
         return Verdict(word, cause, detail, at)
 
     def _forget_registrations(self) -> None:
@@ -238,8 +269,6 @@ class Run:
         # Beside an absolute name nothing can be compiled to find out, and a raw string hides what is a directive.
         texts = [text if has_absolute and 'R"' in text else re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in texts]
         words = ("__DATE__", "__TIME__", "may not be cached")
-        if "options-file" in str(call["options"]):  # of a flag that no one has to understand
-            return True
         return any(word in text for word in words for text in [*texts, json.dumps(call["patches"])])
 
     def _state(self, call: dict[str, Any]) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fake_driver import needs_fake_driver
+
 from .code import difference, without_times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,12 @@ pytestmark = pytest.mark.slow
 def test_served_code_is_what_a_plain_compile_makes(kind: str, steps: int, seed: int) -> None:
     """Nothing stale, nothing altered, nothing refused that can be known, no compile without a change."""
     _walk("--kind", kind, "--steps", str(steps), "--seed", str(seed), "--shrink", "20")
+
+
+@needs_fake_driver
+def test_stand_in_and_numba_hit_what_the_other_stored() -> None:
+    """Random programs by either import, in either order: one key, and the code that a plain compile makes."""
+    _walk("--kind", "stand-in", "--steps", "18", "--seed", "0", "--shrink", "0")
 
 
 @pytest.mark.parametrize("kind", ["cpp", "ptx", "python"])

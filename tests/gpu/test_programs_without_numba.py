@@ -120,12 +120,11 @@ print(array.copy_to_host())
     assert said(tmp_path, script) == "[5] [19] 20\n[100]\n"
 
 
-@pytest.mark.parametrize("protocol", ["interface", "dlpack"])
 @pytest.mark.parametrize("library", ["cupy", "torch"])
-def test_variable_of_a_module_is_an_array_of_the_library(tmp_path: Path, library: str, protocol: str) -> None:
-    """The array is over the variable itself, by either protocol: each side reads what the other writes."""
+def test_variable_of_a_module_is_an_array_of_the_library(tmp_path: Path, library: str) -> None:
+    """The array is over the variable itself: each side reads what the other writes."""
     pytest.importorskip(library)
-    take = {"interface": {"cupy": "asarray", "torch": "as_tensor"}[library], "dlpack": "from_dlpack"}[protocol]
+    take = {"cupy": "asarray", "torch": "as_tensor"}[library]
     more = ', device="cuda"' if take == "as_tensor" else ""
     script = f"""
 import {library} as lib

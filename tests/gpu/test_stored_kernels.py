@@ -66,7 +66,8 @@ cuda.synchronize()
 assert out.tolist() == [values[64 * (i // 64) + 63 - i % 64] * 3 + 0.5 for i in range(128)]
 assert abs(total.tolist()[0] - 3 * sum(each ** 0.5 for each in values)) < 0.01
 found = numba_kcache.info("process")
-print(json.dumps([found.hits, found.misses, sorted({"numba", "numba_cuda", "numba_cuda_mlir"} & sys.modules.keys())]))
+loaded = sorted({"numba", "numba_cuda", "numba_cuda_mlir"} & sys.modules.keys())
+print(json.dumps([found.hits, found.misses, loaded, kernel.explain().to_dict()["imported"]]))
 """
 
 
@@ -75,7 +76,8 @@ print(json.dumps([found.hits, found.misses, sorted({"numba", "numba_cuda", "numb
     ("module", "package"), [("numba_kcache.cuda", "numba_cuda"), ("numba_kcache.mlir.cuda", "numba_cuda_mlir")]
 )
 def test_stored_kernel_is_right_without_numba(tmp_path: Path, module: str, package: str, library: str) -> None:
-    """The second process gives the same results as the first, hits, and has imported no Numba."""
+    """The second process gives the same results as the first, hits, and has imported no Numba; except one that lies in
+    a folder of PYTHONPATH, where it counts by its files."""
     pytest.importorskip(package)
     if library != "driver":
         pytest.importorskip(library)
@@ -85,4 +87,5 @@ def test_stored_kernel_is_right_without_numba(tmp_path: Path, module: str, packa
     said = [json.loads(subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True).stdout) for _ in range(2)]
 
     assert said[0][:2] == [0, 1]
-    assert said[1] == [1, 0, []]
+    assert said[1][:2] == [1, 0]
+    assert said[1][2] == [] or "counts by its files, not by a version" in said[1][3]

@@ -160,7 +160,6 @@ def test_what_decides_code_is_in_the_key(built: Path) -> None:
     cuda-cccl."""
     program = """
 import cuda.cccl
-from numba_kcache.adapters import compute_builds
 i = ProxyArray(np.int32)
 asked = [is_served(each) for each in (
     lambda: transform(OpKind.NEGATE),
@@ -170,7 +169,6 @@ asked = [is_served(each) for each in (
     lambda: transform(OpKind.NEGATE, iterators.CountingIterator(np.float32(0))),
     lambda: compute.make_reduce_into(d_in=f, d_out=f, op=OpKind.PLUS, h_init=zero, compute_capability=90),
 )]
-compute_builds._cccl.cache_clear()
 cuda.cccl.__version__ += ".1"
 say(*asked, is_served(lambda: transform(OpKind.NEGATE)))
 """
@@ -208,7 +206,7 @@ def test_any_header_that_nvrtc_read_is_in_the_key(tmp_path: Path) -> None:
 
 
 def test_every_algorithm_is_led_through_the_cache(tmp_path: Path) -> None:
-    """Every algorithm that cuda.compute can serialise is cached, with the expected parameters."""
+    """Every algorithm that cuda.compute can serialise is cached."""
     program = """
 from cuda.compute._serialization import Serializable
 from numba_kcache.adapters import cuda_compute
@@ -394,17 +392,6 @@ say(numba_kcache.info().entries)
     assert (misses, hits) == (0, 1)
     assert errors > 0
     assert run(copy, "transform(OpKind.IDENTITY); say()") == [1, 0, 0]
-
-
-def test_warm_up_builds_algorithms_for_its_targets(copy: Path) -> None:
-    """`Ahead` objects are accepted among kernels; stored algorithms are hits."""
-    program = """
-from numba_kcache.adapters.cuda_compute import Ahead
-ahead = Ahead(compute.make_unary_transform, d_in=f, d_out=f, op=OpKind.NEGATE)
-report = numba_kcache.warm_up([ahead], arch=["sm_80", "sm_90"], progress=False)
-say(len(report.built), len(report.hit), len(report.failed))
-"""
-    assert run(copy, program) == [0, 2, 0, 0, 2, 0]
 
 
 def test_bundle_carries_algorithms(built: Path, tmp_path: Path) -> None:

@@ -97,34 +97,6 @@ def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) ->
     assert KernelCache(tmp_path / "c").pull(url).entries == 1
 
 
-@pytest.mark.parametrize("moment", ["get", "put"])
-def test_two_nodes_that_add_a_variant_at_once_lose_none(
-    place: Place, running: ObjectService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """Another node writes between the read and the write, or just before the write, which needs conditional writes."""
-    import obstore
-
-    events = Events()
-    first, second = (Chain(open_store(tmp_path / name), [place.tier()], events).tiers[0] for name in ("a", "b"))
-    variants = [{"key": key_of(number)} for number in range(3)]
-    second.add_variant_now(key_of(9), variants[0])
-    done = getattr(obstore, moment)
-
-    def overtaken(*arguments: object, **options: object) -> object:
-        monkeypatch.setattr(obstore, moment, done)
-        found = done(*arguments, **options) if moment == "get" else None
-        second.add_variant_now(key_of(9), variants[1])
-        return found or done(*arguments, **options)
-
-    monkeypatch.setattr(obstore, moment, overtaken)
-    first.add_variant_now(key_of(9), variants[2])
-
-    kept = second.get_manifest(key_of(9))
-    assert kept == ([variants[2], *variants[1::-1]] if (running.scheme, moment) != ("s3", "put") else kept)
-    assert {variants[0]["key"], variants[2]["key"]} <= {each["key"] for each in kept}
-    assert events.of(EventKind.TROUBLE) == []
-
-
 def test_service_that_is_away_is_a_miss_and_is_left_alone(place: Place, tmp_path: Path) -> None:
     """A refused connection is reported once, and not tried again while the breaker is open."""
     events = Events()

@@ -140,13 +140,12 @@ def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
     assert shipping._keys(tier, ENTRY, "pull from") == {key}
 
 
-@pytest.mark.parametrize("error", [OSError("reset"), type("Panic", (BaseException,), {})("reset")])
-def test_listing_that_ends_in_an_error_is_not_taken_for_a_whole_one(error: BaseException) -> None:
-    """The error may be no `Exception`: the panic of a client in Rust is none."""
+def test_listing_that_ends_in_an_error_is_not_taken_for_a_whole_one() -> None:
+    """The names before the error are no list of all."""
 
     def keys(_kind: int) -> Iterator[str]:
         yield "0123456789abcdef" * 4
-        raise error
+        raise OSError("reset")
 
     tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=keys))
 

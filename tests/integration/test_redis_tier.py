@@ -73,7 +73,6 @@ def test_one_node_fills_the_server_and_another_starts_warm(server: RedisServer, 
 
     assert second.get(key_of(1)) == entry_of(1)
     assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT]
-    second.settle()
     assert file_of(second.local, key_of(1)).read_bytes() == encode_entry(entry_of(1))
     assert events.of(EventKind.TROUBLE) == []
     report = first.reports()[0]

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,54 @@ def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_kernels_of_programs_that_import_numba_are_exported_with_facts(tmp_path: Path, kind: str) -> None:
+    """A process of its own observes the facts for the export, so that the stand-in finds the kernels without Numba."""
+    real = said(programs.CHOSEN, tmp_path / "cache", BUNDLE=str(tmp_path / "one.kcache"), REAL="1", KIND=kind)
+    tier = {"NUMBA_KCACHE_TIERS": str(tmp_path / "one.kcache"), "NUMBA_KCACHE_MODE": "frozen", "KIND": kind}
+
+    found = said(programs.COMMON, tmp_path / "empty", **tier)
+
+    assert (real["misses"], found["hits"], found["loaded"], found["keys"]) == (1, 1, [], real["keys"])
+
+
+def test_export_goes_on_where_numba_does_not_answer(tmp_path: Path) -> None:
+    """A process that does not observe the facts in time is ended, and the bundle has the kernel without them."""
+    limited = (
+        "from numba_kcache.frontends.numba import learning\nlearning._LONGEST_S = 0.01\nnumba_kcache.KernelCache()."
+    )
+    program = programs.CHOSEN.replace("numba_kcache.KernelCache().", limited)
+    real = said(program, tmp_path / "cache", BUNDLE=str(tmp_path / "one.kcache"), REAL="1")
+
+    found = said(programs.COMMON, tmp_path / "empty", NUMBA_KCACHE_TIERS=str(tmp_path / "one.kcache"))
+
+    assert (real["misses"], found["hits"], found["keys"]) == (1, 1, real["keys"])
+    assert "nothing of this numba-cuda is stored yet" in found["why"]
+
+
+def test_warm_up_of_a_program_that_imports_numba_stores_facts(tmp_path: Path) -> None:
+    """A module with `from numba import cuda` is warmed; the same module by the stand-in then starts without Numba."""
+    module = """
+import os
+from numba_kcache import cached_kernel
+if "REAL" in os.environ:
+    from numba import cuda
+else:
+    from numba_kcache import cuda
+@cached_kernel(kind="numba", signature="void(float32[::1], float32[::1])")
+def kernel(x, out):
+    out[cuda.grid(1)] = x[0]
+"""
+    (tmp_path / "warmed.py").write_text(module)
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "REAL": "1"}
+    run(["-m", "numba_kcache", "warm", "warmed.py", "--arch", "sm_90a"], env=env, cwd=tmp_path)
+    program = f"{programs.START}\nfrom warmed import kernel\nKERNELS = [kernel]\nkernel[1, 64](Memory(), Memory())\n"
+
+    found = said(program + programs.END, tmp_path / "cache", cwd=tmp_path)
+
+    assert (found["hits"], found["loaded"], found["why"]) == (1, [], "")
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_memory_of_numba_is_made_by_numba(tmp_path: Path, kind: str) -> None:
     """`to_device`, `device_array` and pinned memory are Numba's own, and kernels on them hit the same entries."""
     cold, warm, real = (said(programs.HOST, tmp_path, KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
@@ -245,6 +294,22 @@ def test_memory_of_numba_is_made_by_numba(tmp_path: Path, kind: str) -> None:
     assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
     assert cold["kinds"] == warm["kinds"] == real["kinds"]
     assert "uses numba_kcache" in warm["why"]
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_streams_and_events_need_no_numba(tmp_path: Path, kind: str) -> None:
+    """The driver makes them, launches go to them, and Numba takes them for its own once it is loaded."""
+    log = tmp_path / "log"
+    said(programs.STREAMS, tmp_path / "cache", KIND=kind)
+
+    light = said(programs.STREAMS, tmp_path / "cache", log=log, KIND=kind)
+    after, real = (
+        said(programs.STREAMS, tmp_path / "cache", KIND=kind, AFTER="1", **env) for env in ({}, {"REAL": "1"})
+    )
+
+    assert (light["hits"], light["loaded"]) == (1, [])
+    assert len({each["stream"] for each in read_log(log, "launch")} - {0}) == 1
+    assert (after["hits"], real["hits"], after["keys"]) == (1, 1, real["keys"])
 
 
 def test_warning_of_a_stored_compile_keeps_its_class(tmp_path: Path) -> None:
@@ -270,7 +335,8 @@ def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
 
 
 def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path) -> None:
-    """Where neither Numba nor NumPy is installed, a bundle's kernel is launched, and a miss says what is missing."""
+    """Where neither Numba nor NumPy is installed, a bundle's kernel is launched, a miss says what is missing, and
+    `doctor` what can run; packages and bundle take less than 150 MB."""
     stored = said(programs.COMMON, tmp_path / "cache")
     KernelCache(tmp_path / "cache").export_bundle(tmp_path / "all.kcache")
     site, packages = tmp_path / "site", Path(str(importlib.util.find_spec("xxhash").origin)).parents[1]  # type: ignore[union-attr]
@@ -287,7 +353,12 @@ def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path) -> None:
     found = json.loads(run(["-S", "-c", programs.COMMON], env=env).stdout.splitlines()[-1])
     missed = run(["-S", "-c", programs.COMMON], env={**env, "SCALE": "9.0"}, check=False)
     unfrozen = {**env, "SCALE": "9.0", "NUMBA_KCACHE_MODE": "readwrite"}
+    shown = run(["-S", "-m", "numba_kcache", "doctor"], env=env, check=False).stdout
+    shipped = [each for folder in (site, ROOT / "numba_kcache") for each in glob(f"{folder}/**", recursive=True)]
 
     assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
     assert "FrozenCacheError: cannot compile __main__.kernel" in missed.stderr
     assert "ToolchainMissingError" in run(["-S", "-c", programs.COMMON], env=unfrozen, check=False).stderr
+    assert re.search("note +numba-cuda +not installed: stored kernels start without it\n", shown)
+    assert re.search("note +numba-cuda-mlir +not installed: CUDA C\\+\\+ kernels do not need it\n", shown)
+    assert sum(os.path.getsize(each) for each in [*shipped, tmp_path / "all.kcache"]) < 150e6

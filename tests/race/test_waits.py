@@ -12,7 +12,6 @@ import re
 import signal
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +19,14 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel, warm_up
-from numba_kcache.launch import launcher
-from numba_kcache.launch.launcher import Loader
-from numba_kcache.model import Event, EventKind
-from numba_kcache.observe import Statistics
-from numba_kcache.store import Tree, eviction, locks, try_flock
+from numba_kcache.engine import Statistics
+from numba_kcache.model import EventKind
+from numba_kcache.store import Tree, eviction, locks
 from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
 from tests.support.compiling import EMPTY, ROOT
 from tests.support.house import HOUSE, house
-from tests.support.stores import Events, entry_of, file_of, key_of, open_store
+from tests.support.stores import Events, entry_of, key_of, open_store
 
 HERE = "tests/race/test_waits.py"
 THREADS, BUILD, PASS = (
@@ -44,24 +41,23 @@ NO_NAMES = f"{FAULTS}::test_name_servers_that_do_not_answer_cost_one_timeout"
 LISTED = "tests/unit/test_object_tier.py::test_service_that_lists_without_end_is_given_up"
 SLOW_SERVICE = "tests/integration/test_object_store.py::test_black_hole_costs_its_timeout"
 SLOW_FOLDER = "tests/unit/test_tier_breaker.py::test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds"
-SLOW_BUNDLE = "tests/unit/test_image.py::test_bundle_that_takes_long_to_read_is_refused_at_a_look_up"
-WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.py"
+SLOW_BUNDLE = "tests/unit/test_bundle.py::test_open_bundle_reads_its_head_alone"
+SLOW_IMAGE = "tests/unit/test_image.py::test_image_that_takes_long_to_unpack_is_refused_at_a_look_up"
+WORKERS = "tests/unit/test_warm_up.py"
 
 WAITS = {
-    "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
-    "bundles.py thread.join": LISTED,
-    "bundles.py chain.settle": FLUSHED,
-    "engine/__init__.py self.chain.settle": FLUSHED,
     "engine/turns.py session.chain.elected": LEASES,
-    "engine/turns.py session.chain.settle": FLUSHED,
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
+    "frontends/numba/learning.py subprocess.run": (
+        "tests/integration/test_stand_in.py::test_export_goes_on_where_numba_does_not_answer"
+    ),
     "launch/failures.py driver.cuStreamSynchronize": "the work of the user's kernel",
-    "launch/launcher.py lock.acquire": f"{HERE}::test_load_of_another_thread",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
-    "observe/progress.py self._is_done.wait": "a thread that nobody waits for",
+    "observe/progress.py is_done.wait": "a thread that nobody waits for",
+    "observe/progress.py thread.join": "of a terminal that takes no text, for a second",
     "store/__init__.py fcntl.flock": BUILD,
     "store/disk.py self.locks.turn": BUILD,
     "store/eviction.py thread.join": f"{PASS}_of_this_process",
@@ -71,13 +67,11 @@ WAITS = {
     "store/locks.py file.try_lock": BUILD,
     "store/locks.py try_flock": BUILD,
     "store/locks.py self._mark.__enter__": THREADS,
-    "store/writing.py time.sleep": f"{HERE}::test_change_of_a_manifest_by_another_process",
-    "store/writing.py try_flock": f"{HERE}::test_change_of_a_manifest_by_another_process",
+    "store/writing.py self.locks.turn": f"{HERE}::test_change_of_a_manifest_by_another_process",
     "store/writing.py self.limits.wait": f"{PASS}_of_this_process",
     "tiers/bundle.py os.open": SLOW_BUNDLE,
     "tiers/bundle.py os.pread": SLOW_BUNDLE,
     "tiers/bundle.py found.read_bytes": SLOW_BUNDLE,
-    "tiers/chain.py self._keeping.flush": FLUSHED,
     "tiers/chain.py self._uploads.flush": FLUSHED,
     "tiers/chain.py tier.elected": LEASES,
     "tiers/checked_tier.py self._breaker.asking": SLOW_FOLDER,
@@ -86,9 +80,9 @@ WAITS = {
     "tiers/directory.py self._tree.walk": SLOW_FOLDER,
     "tiers/directory.py tree.read": SLOW_FOLDER,
     "tiers/directory.py write": SLOW_FOLDER,
-    "tiers/image.py os.open": SLOW_BUNDLE,
-    "tiers/image.py file.read": SLOW_BUNDLE,
-    "tiers/image.py archive.read": SLOW_BUNDLE,
+    "tiers/image.py os.open": SLOW_IMAGE,
+    "tiers/image.py file.read": SLOW_IMAGE,
+    "tiers/image.py archive.read": SLOW_IMAGE,
     "tiers/lease.py self._pause": f"{LEASES}::test_lying_server_costs_a_process_five_seconds_in_its_life",
     "tiers/lease.py ended.wait": f"{FLEET}::test_builder_that_ends_is_succeeded_by_exactly_one",
     "tiers/object_store.py obstore.get": SLOW_SERVICE,
@@ -128,9 +122,8 @@ REACHING = {
     "self._tree.base", "file.read", "archive.read", "found.read_bytes",
 }  # fmt: skip
 OF_OWNERS = {
-    "join": ("thread", "_thread", "asking"),
-    "settle": ("chain",),
-    "flush": ("_uploads", "_keeping", "each"),
+    "join": ("thread", "asking"),
+    "flush": ("_uploads", "each"),
     "run": ("subprocess",),
 }
 """Calls with a common name, and the objects of which they wait."""
@@ -188,13 +181,6 @@ def holder(state: str, hold: Callable[[], object]) -> Iterator[None]:
         os.close(theirs)
 
 
-def locked(path: Path) -> object:
-    """Lock a file in another process, and return it."""
-    file = path.open("rb")
-    try_flock(file.fileno())
-    return file
-
-
 STATES = ("stopped", "killed", "slow")
 
 
@@ -224,15 +210,18 @@ def test_build_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("state", STATES)
 def test_change_of_a_manifest_by_another_process(tmp_path: Path, state: str) -> None:
-    """It is waited for a second, which is an event and a count, and then not."""
+    """It is waited for a second, which is an event and a count, and then not, in the life of a process."""
     events = Events()
     store = open_store(tmp_path, emit=events)
     assert store.add_variant(key_of(1), {"key": key_of(3)})
-    with holder(state, lambda: locked(file_of(store, key_of(1), "manifests"))):
+    with holder(state, lambda: entered(tmp_path, key_of(1))):
         start_s = time.monotonic()
         assert store.add_variant(key_of(1), {"key": key_of(2)})
+        assert store.add_variant(key_of(1), {"key": key_of(4)})
+        assert store.add_variant(key_of(1), {"key": key_of(5)})
         assert time.monotonic() - start_s < 3
-        assert [each["key"] for each in store.get_manifest(key_of(1))] == [key_of(2), key_of(3)]
+        variants = [each["key"] for each in store.get_manifest(key_of(1))]
+        assert variants == [key_of(number) for number in (5, 4, 2, 3)]
 
     assert len(events.of(EventKind.WAITED)) == (state != "killed")
     counted = Statistics()
@@ -270,29 +259,6 @@ def test_eviction_pass_of_this_process(tmp_path: Path, monkeypatch: pytest.Monke
     end.set()
     (event,) = events.of(EventKind.WAITED)
     assert "eviction pass" in event.fields["what"]
-
-
-@pytest.mark.parametrize("state", ["slow", "dead"])
-def test_load_of_another_thread(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """A load that another thread makes is waited for a bounded time, also if that thread has ended; the wait is an
-    event, and the next load of the kernel waits for nobody."""
-    monkeypatch.setattr(launcher, "LONGEST_WAIT_S", 3.0)
-    events: list[Event] = []
-    loading, name, end = Loader(events.append), ("key", 0), threading.Event()
-    held = loading._locks.setdefault(name, threading.RLock())
-    thread = threading.Thread(target=lambda: (held.acquire(), end.wait(60 * (state == "slow"))))
-    thread.start()
-    if state == "dead":
-        thread.join()
-
-    for waits in (True, False):
-        start_s = time.monotonic()
-        with pytest.raises(AttributeError):  # of the artifact that this test lacks
-            loading.load(None, None, "key", types.SimpleNamespace(ordinal=0), stored=False)
-        assert (time.monotonic() - start_s >= 3.0) == waits
-
-    end.set()
-    assert [each.kind for each in events] == [EventKind.WAITED]
 
 
 @pytest.mark.slow

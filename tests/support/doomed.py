@@ -8,8 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from numba_kcache.frontends import Definition
-from numba_kcache.kernel import Kernel
+from numba_kcache.frontends import Definition, Kernel
 from numba_kcache.model import Target
 
 _open_until_exit: list[socket.socket] = []

@@ -454,6 +454,44 @@ say(kinds=[f"{type(each).__module__}.{type(each).__qualname__}" for each in (x, 
 )
 """Memory that Numba makes."""
 
+STREAMS = (
+    START
+    + """
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] * 2
+
+KERNELS, x, out = [kernel], Memory(), Memory()
+stream, start, end = cuda.stream(), cuda.event(), cuda.event(timing=True)
+with stream.auto_synchronize():
+    start.record(stream)
+    kernel[1, 64, stream](x, out)
+    end.record(stream)
+end.synchronize()
+end.wait(cuda.default_stream())
+other = cuda.external_stream(int(stream))
+kernel[1, 64, other](x, out)
+other.synchronize()
+assert end.query() and cuda.event_elapsed_time(start, end) == start.elapsed_time(end) >= 0
+assert stream.__cuda_stream__() == (0, int(stream)) != (0, 0) == cuda.default_stream().__cuda_stream__()
+if "AFTER" in os.environ:
+    import numpy
+    array = cuda.to_device(numpy.ones(64, "f4"), stream=stream)
+    kernel[1, 64, stream](array, out)
+    array.copy_to_host(stream=other)
+    later = cuda.event()
+    later.record(stream)
+    later.wait(other)
+    cuda.event_elapsed_time(start, later)
+    stream.add_callback
+    assert isinstance(stream, type(cuda.stream())) and type(later).__module__.endswith("cudadrv.driver")
+"""
+    + END
+)
+"""Streams and events; with `AFTER=1` also used by Numba once that is loaded."""
+
 WARNED = (
     START
     + """

@@ -10,7 +10,7 @@ from typing import Any, assert_type
 
 import numba_kcache
 from numba_kcache import Kernel, KernelCache, cached_kernel, cached_module, configure, get_or_compile, warm_up
-from numba_kcache.kernel.typed import NumbaKernel, SourceKernel
+from numba_kcache.frontends.typed import NumbaKernel, SourceKernel
 
 CUDA = 'extern "C" __global__ void k(float *x) {}'
 

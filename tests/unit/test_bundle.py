@@ -39,7 +39,7 @@ from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry
+from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.listing import payload_records
 from numba_kcache.store.writing import FAULT_POINTS
 from numba_kcache.tiers import bundle as form
@@ -299,18 +299,33 @@ def small_bundle(tmp_path: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
-    """Each offset of a small bundle is tried, on opening and on import; nothing is imported."""
+def test_changed_byte_anywhere_is_found(tmp_path: Path) -> None:
+    """Each offset of a small bundle is tried: an import adds nothing, and of a mounted bundle no such file is used."""
     data = small_bundle(tmp_path)
+    whole = open_bundle(str(tmp_path / "small.kcache"), NOBODY)
+    head_bytes = len(data) - sum(each.size_bytes for each in (*whole.entries, *whole.manifests))
     path, cache = tmp_path / "changed.kcache", open_cache(tmp_path / "untouched")
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes((data[at] ^ (1 << at % 8),)) + data[at + 1 :])
-        for use in (lambda: open_bundle(str(path), NOBODY), lambda: cache.import_bundle(path)):
-            with pytest.raises(BundleError):
-                use()
+        with pytest.raises(BundleError):
+            cache.import_bundle(path)
+        with pytest.raises(BundleError if at < head_bytes else DamagedEntry):
+            whole_files_of(open_bundle(str(path), NOBODY))
     assert not (tmp_path / "untouched").exists()
     path.write_bytes(data)
     assert open_bundle(str(path), NOBODY).report.entries == 1
+
+
+def test_open_bundle_reads_its_head_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle of any size, on a slow filesystem too, costs a look-up its index and the file that it asks for."""
+    small_bundle(tmp_path)
+    read, taken = os.pread, list[int]()
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: (taken.append(size), read(fd, size, at))[1])
+    opened = open_bundle(str(tmp_path / "small.kcache"), NOBODY)
+    files_bytes = sum(each.size_bytes for each in (*opened.entries, *opened.manifests))
+
+    assert sum(taken) < opened.report.size_bytes - files_bytes + 100
+    assert opened.get(entry_frame.ENTRY, key_of(1)) is not None
 
 
 @pytest.mark.slow
@@ -351,16 +366,20 @@ def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
     assert "bytes, but" in refused(data + b"\0", tmp_path)
 
 
+def whole_files_of(bundle: Bundle) -> list[bytes | None]:
+    entries = [bundle.get(entry_frame.ENTRY, each.key) for each in bundle.entries]
+    return [*entries, *(bundle.get(MANIFEST, each.key) for each in bundle.manifests)]
+
+
 def sealed_bundle(index: bytes, body: bytes, *, magic: bytes = b"\x89NKB\r\n\x1a\n", **sizes: int) -> bytes:
     """A forger's bundle: any index and files, under a digest that fits."""
     prefix = magic + b"".join((
-        sizes.get("version", 1).to_bytes(2, "little"),
+        sizes.get("version", 2).to_bytes(2, "little"),
         sizes.get("signatures", 0).to_bytes(2, "little"),
         sizes.get("index_bytes", len(index)).to_bytes(4, "little"),
         sizes.get("files_bytes", len(body)).to_bytes(8, "little"),
     ))  # fmt: skip
-    whole = prefix + index + body
-    return whole + xxh3_128_digest(whole)
+    return prefix + index + xxh3_128_digest(prefix + index) + body
 
 
 ENTRY = encode_entry(entry_of(1))
@@ -407,7 +426,7 @@ def test_forged_index_is_refused(tmp_path: Path, index: str, why: str) -> None:
         ({"index_bytes": 1 << 31}, "are too many"),
         ({"files_bytes": 1 << 62}, "bytes, but"),
         ({"signatures": 2}, "bytes, but"),
-        ({"version": 2}, "it has format 2, this version reads 1"),
+        ({"version": 3}, "it has format 3, this version reads 2"),
         ({"magic": b"\x89NKC\r\n\x1a\n"}, "it is not a bundle"),
     ],
 )
@@ -599,7 +618,7 @@ def test_bundle_that_changes_after_it_was_mounted_is_not_believed(bundle: Path, 
     cache = open_cache(tmp_path / "new")
     cache.register_bundle(bundle)
     bundle.write_bytes(bytes(bundle.stat().st_size))
-    with pytest.warns(KCacheWarning, match="changed after the bundle was checked"):
+    with pytest.warns(KCacheWarning, match="was damaged or changed"):
         assert resolved(cache, "sm_80") == Target(8, 0)
 
     assert cache.info("process").compiles == 1
@@ -715,8 +734,10 @@ def test_signed_bundle_is_believed_and_others_are_not(
     open_cache(tmp_path / "filled", signing_key=other).export_bundle(tmp_path / "theirs.kcache")
     signer.export_bundle(tmp_path / "part.kcache", arch="sm_80")
     whole, part = ((tmp_path / name).read_bytes() for name in ("signed.kcache", "part.kcache"))
-    swapped = part[: -72 - 16] + whole[-72 - 16 : -16]
-    (tmp_path / "swapped.kcache").write_bytes(swapped + xxh3_128_digest(swapped))
+    ends = [24 + int.from_bytes(each[12:16], "little") for each in (whole, part)]  # of prefix and index
+    swapped = part[: ends[1]] + whole[ends[0] : ends[0] + 72]
+    swapped += xxh3_128_digest(swapped) + part[ends[1] + 72 + 16 :]
+    (tmp_path / "swapped.kcache").write_bytes(swapped)
 
     def use(name: str) -> Any:
         cache = open_cache(tmp_path / "new", trusted_keys=trusted)

@@ -10,8 +10,7 @@ import pytest
 
 from numba_kcache import Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import KCacheError, LinkError, OptionError
-from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.fatbin import cubin_in_fatbin
+from numba_kcache.model.cubin import cubin_in_fatbin, read_cubin
 from numba_kcache.model.options import FAST_COMPILE
 from tests.support.compiling import SAXPY, compiled, in_python
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import CompileError
-from numba_kcache.kernel import Kernel, cached_kernel
+from numba_kcache.frontends import Kernel, cached_kernel
 from numba_kcache.model import Origin
 from numba_kcache.toolchain.diagnostics import (
     MAX_LOG_BYTES,

@@ -14,9 +14,9 @@ import pytest
 
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.engine import Events, Statistics
 from numba_kcache.errors import KCacheWarning
-from numba_kcache.model import IN_USER_CODE, Event, EventKind, trouble
-from numba_kcache.observe import Counts, Events, Statistics
+from numba_kcache.model import IN_USER_CODE, Counts, Event, EventKind, trouble
 from tests.support.compiling import EMPTY, ROOT
 
 
@@ -161,7 +161,7 @@ def test_closed_streams_never_reach_the_caller() -> None:
     script = """
 import logging, sys
 from numba_kcache.model import Event, EventKind, trouble
-from numba_kcache.observe import Events
+from numba_kcache.engine import Events
 if sys.argv[1:]:
     logging.basicConfig(level=logging.INFO)
 done = sys.stdin.fileno()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning, OptionError, UncacheableError
-from numba_kcache.frontends.source.flags import read_flags, with_files
+from numba_kcache.frontends.source.flags import read_flags
 from numba_kcache.model import Event, EventKind
 from numba_kcache.model.cubin import is_relocatable
-from numba_kcache.toolchain import Toolchain
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY
 from tests.support.keying import key_of, request_of
@@ -45,7 +43,8 @@ NOT_UNDERSTOOD: tuple[tuple[str, ...], ...] = (
     ("--no-such-flag",), ("-Xnvvm=-O3",), ("-uumn",), ("--tile-only",), ("-restrict-ewp",), ("--restrict=true",),
     ("-Xptxas=--apply-controls=f",), ("-Xptxas=-knob=1",), ("-Xptxas", "--tool-name=x"), ("-Xptxas=-o", "-Xptxas=out"),
     ("-split-compile=0",), ("--split-compile", "0"), ("-Xptxas=--split-compile=0",), ("-D",), ("-include",),
-    ("--restrict", "x"), ("-Xptxas=--options-file=missing.txt",), ("-Xptxas",),
+    ("--restrict", "x"), ("-Xptxas",), ("-Xptxas=--options-file=o",), ("-Xptxas=-optf=o",),
+    ("-Xptxas", "--options-file=o"), ("-Xptxas=-optf", "-Xptxas=o"),
 )  # fmt: skip
 
 
@@ -70,7 +69,7 @@ def test_vouched_flag_hides_no_other(tmp_path: Path) -> None:
     """depends= vouches for the unknown flag, not for the flags beside it."""
     found = read_flags(["--no-such-flag", "-include", "a.h", "-DA=1", "-G"])
 
-    assert found[1:] == (("a.h",), (("A", "1"),), (), True)
+    assert found[1:] == (("a.h",), (("A", "1"),), True)
 
 
 def test_value_without_a_flag_is_refused() -> None:
@@ -78,27 +77,6 @@ def test_value_without_a_flag_is_refused() -> None:
     for flags in (["x"], ["-ftz=true", "x"], ["-D", "A", "b"]):
         with pytest.raises(OptionError, match="it is not an NVRTC flag"):
             request_of(SAXPY, options=flags)
-
-
-SPELLINGS: tuple[tuple[str, ...], ...] = (
-    ("--ptxas-options=--options-file={}",), ("-Xptxas=-optf={}",), ("-Xptxas", "--options-file={}"),
-    ("--ptxas-options", "-optf={}"), ("-Xptxas=--options-file", "-Xptxas={}"), ("-Xptxas", "-optf", "-Xptxas", "{}"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=" ".join)
-def test_edit_of_an_options_file_invalidates_key(tmp_path: Path, spelling: tuple[str, ...]) -> None:
-    """ptxas reads the file, however it is named; the key has its bytes and the path as given."""
-    file = tmp_path / "o.txt"
-    flags = [each.format(file) for each in spelling]
-    file.write_text("-O1")
-    first = key_of(request_of(SAXPY, options=flags))
-    os.utime(file, ns=(1, 1))
-    assert key_of(request_of(SAXPY, options=flags)) == first
-
-    file.write_text("-O2")
-
-    assert key_of(request_of(SAXPY, options=flags)) != first
 
 
 @pytest.mark.slow
@@ -148,54 +126,6 @@ def test_linker_is_in_the_key_of_what_a_flag_makes_relocatable(flags: tuple[str,
 def test_linker_is_not_in_the_key_of_what_is_not_linked(flags: tuple[str, ...]) -> None:
     """Otherwise another nvJitLink would cost a needless compile."""
     assert "nvJitLink" not in request_of(EMPTY, options=list(flags)).libraries
-
-
-def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
-    """The file's options count like flags on the line."""
-    file = tmp_path / "o.txt"
-    file.write_text("-c")
-
-    assert "nvJitLink" in request_of(EMPTY, options=[f"-Xptxas=-optf={file}"]).libraries
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["--options-file=x", "-O1 --apply-controls=f", '"-O1"', "--maxrregcount='32'", "-O1 # one", "-o x", b"\xff",
-     "--maxrregcount=\x7f32"],
-)  # fmt: skip
-def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, content: str | bytes) -> None:
-    """An unknown flag in the file counts like one on the line."""
-    file = tmp_path / "o.txt"
-    file.write_bytes(content.encode() if isinstance(content, str) else content)
-
-    assert "o.txt" in request_of(SAXPY, options=[f"-Xptxas=-optf={file}"]).uncacheable
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=" ".join)
-def test_options_file_is_compiled_as_it_was_keyed(tmp_path: Path, spelling: tuple[str, ...]) -> None:
-    """An edit between key and compile is not compiled: the code is that of the keyed bytes."""
-    file = tmp_path / "o.txt"
-    file.write_text("-O1 --maxrregcount 40")
-    flags = [each.format(file) for each in spelling]
-    plain = run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", *flags], ("cubin",)).code["cubin"]
-    read = read_flags(flags)
-    file.write_text("-O3")
-
-    with with_files(flags, read.files) as given:
-        assert run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", *given], ("cubin",)).code["cubin"] == plain
-
-
-@pytest.mark.slow
-def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
-    """The request carries the bytes of the file."""
-    file = tmp_path / "o.txt"
-    file.write_text("-O1")
-    toolchain = Toolchain(lambda _name: None, lambda _name, _record: None)
-    before, one = (request_of(EMPTY, options=[each]) for each in (f"-Xptxas=-optf={file}", "-Xptxas=-O1"))
-    file.write_text("-O0")
-
-    assert before.build(toolchain).cubin == one.build(toolchain).cubin
 
 
 @pytest.mark.parametrize("flag", ["-lineinfo", "--generate-line-info", "-G", "--device-debug"])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache import observe as events
+from numba_kcache import engine
+from numba_kcache.engine import Statistics
 from numba_kcache.model import Event, EventKind
 from numba_kcache.model.reason import Reason, ReasonKind
-from numba_kcache.observe import Statistics
 from numba_kcache.observe.info import history_of
 from numba_kcache.store import counters
 from tests.support.stores import Clock, counters_of, key_of
@@ -70,7 +70,7 @@ def test_counts_of_tiers_are_saved_each_time_and_in_a_child_from_the_second_time
 
 def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that resolves a million kernels keeps a limited number of labels, whose counts go on."""
-    monkeypatch.setattr(events, "MOST_KEYS", 3)
+    monkeypatch.setattr(engine, "MOST_KEYS", 3)
     kept = Statistics()
     for number in (*range(10), 0):
         kept.heard.append(hit(key_of(number)))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from numba_kcache.model import Counts
 from numba_kcache.model.reason import ReasonKind
-from numba_kcache.observe import Counts
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.text import REASONS, bytes_text, entries_text, reason_text, seconds_text
 from numba_kcache.tiers.tier import TierReport

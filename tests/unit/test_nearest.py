@@ -15,10 +15,8 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
+from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, history_name
 from numba_kcache.explanation.report import report_of
-from numba_kcache.frontends.numba.definition import component_kinds
-from numba_kcache.keys import component
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.entry import MANIFEST, StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -194,14 +192,6 @@ def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) 
     assert [(each.kind, Path(each.name).name) for each in found.reasons] == [(ReasonKind.HEADER_ANSWER, "asked.h")]
 
 
-def test_history_holds_no_digest_of_each_function() -> None:
-    """A Numba kernel may reach hundreds of functions: the history has digests only of components that every kernel
-    has."""
-    parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
-
-    assert set(digests_of(parts, component_kinds())) == {"function", "versions"}
-
-
 def test_folders_searched_otherwise_are_named(program: Program) -> None:
     """The number of include folders differs."""
     program.including().compile()
@@ -249,14 +239,14 @@ def test_entry_that_is_gone_or_damaged_is_told_from_a_change(program: Program, i
     assert told(again().explain()) == [(ReasonKind.EVICTED_OR_CLEARED, "", None, None)]
 
 
-def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
-    """The values of an evicted entry are lost; the names of its differing components are known."""
+def test_evicted_relatives_do_not_tell_the_reason(program: Program) -> None:
+    """The components of an evicted entry are lost with it: the reason is unknown, and not that nothing was stored."""
     program.kernel(fastmath=True).compile()
     for entry in program.cache().entries():
         program.cache().session.local.remove(entry.key)
     found = program.kernel().explain()
 
-    assert [(each.kind, each.component) for each in found.reasons] == [(ReasonKind.OPTIONS, "options")]
+    assert [each.kind for each in found.reasons] == [ReasonKind.UNKNOWN]
     assert found.nearest is None
 
 
@@ -352,6 +342,23 @@ def name_in(file: str, text: str = EMPTY, *, name: str = "", label: str = "m.k",
 def test_history_is_the_same_whatever_a_process_calls_the_program(label: str) -> None:
     """The file is run as a script, by a pool or by `runpy`, or imported; line numbers are not in the name."""
     assert name_in("/app/train.py", label=label) == name_in("/app/train.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", ["cached_kernel", "cached_module"])
+def test_each_text_of_a_file_has_a_history(tmp_path: Path, wrap: str) -> None:
+    """It is named by the text's first kernel: a text is compared with its own last state, not with another text."""
+    program = f"""
+from numba_kcache import {wrap}
+TEXT = 'extern "C" __global__ void %s(float *x) {{ x[0] = %d; }}'
+for name, number in [("a", 1), ("b", 1), ("c", 1), ("a", 2)]:
+    kernel = {wrap}(TEXT % (name, number), arch="sm_90")
+    print(kernel.explain().reasons[0].kind)
+    kernel.compile()
+"""
+    reasons = in_python(program, NUMBA_KCACHE_DIR=str(tmp_path)).split()
+
+    assert reasons == [*["never_stored"] * 3, "source_changed"]
 
 
 def test_each_kernel_of_a_file_has_a_history() -> None:
@@ -580,8 +587,8 @@ def test_hit_reads_the_compilers_record_and_its_entry_and_loads_nothing_of_expla
 @pytest.mark.parametrize(
     "variants",
     [
-        [{"key": "x"}], [{"key": "x", "digests": 3}], [{"key": "x", "digests": {}}],
-        [{"key": "0" * 64, "family": 3, "digests": {"source": [1]}}], [{"key": "../..", "digests": {"kind": None}}],
+        [{"key": "x"}], [{"key": "x", "request": 3}], [{"key": "0" * 64, "family": "x"}],
+        [{"key": "0" * 64, "family": 3, "file": [1]}], [{"key": "../..", "request": "../.."}],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("including", [False, True])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KCacheError, KernelCache
-from numba_kcache import bundles as transfer
 from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers import tier
@@ -97,7 +96,7 @@ def test_service_that_repeats_a_request_cannot_show_its_token(monkeypatch: pytes
 
 
 class _EndlessList(http.server.BaseHTTPRequestHandler):
-    keys = 0
+    keys = 10
 
     def do_GET(self) -> None:
         rows = (f"<Contents><Key>path/1/entries/{number:064x}</Key>{_ABOUT}</Contents>" for number in range(self.keys))
@@ -117,20 +116,15 @@ _ABOUT = "<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>a</ETag><Si
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
-@pytest.mark.parametrize(("keys", "why"), [(0, "had not listed all its files after 1 s"), (10, "lists more than 100 ")])
-def test_service_that_lists_without_end_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: int, why: str
-) -> None:
-    """The service returns page after page, empty or not; the client alone would never return, nor heed an interrupt."""
+def test_service_that_lists_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The service returns page after page; the client alone would never return."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
-    monkeypatch.setattr(transfer, "LISTING_S", 1.0)
     monkeypatch.setattr(tier, "MOST_NAMES", 100)
-    answer = type("_Answers", (_EndlessList,), {"keys": keys})
     cache = KernelCache(tmp_path / "own", durability="none")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _EndlessList) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(KCacheError, match=why):
+        with pytest.raises(KCacheError, match="lists more than 100 "):
             cache.pull(f"s3://bucket/path?endpoint=http://127.0.0.1:{server.server_port}&region=x")
         server.shutdown()
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.toolchain import packages
-from numba_kcache.toolchain.packages import Installed, content_digest, find_installed, normal_version
-from tests.support.compiling import in_python
+from numba_kcache.toolchain.packages import Installed, find_installed, imported_digest, normal_version
 
 
 @pytest.mark.parametrize(
@@ -48,47 +47,11 @@ def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypat
     assert find_installed("other-dist") == Installed(None)
 
 
-def test_each_folder_is_listed_once_for_several_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of packages has hundreds of entries, so one listing serves all look-ups."""
-    (tmp_path / "b-2.dist-info").mkdir()
-    (tmp_path / "b-2.dist-info" / "METADATA").write_text("Version: 2\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    listings = list[str]()
-    listdir = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: [listings.append(path), *listdir(path)][1:])
-
-    listed = dict[str, list[str]]()
-    assert [find_installed(each, listed).version for each in ("a", "b", "c")] == [None, "2", None]
-
-    assert listings == [str(tmp_path)]
-
-
-ABSENT = """
-import sys
-from numba_kcache.toolchain.packages import find_installed
-assert find_installed("no-such-distribution").version is None
-assert find_installed(sys.argv[1]).version == sys.argv[2]
-print("importlib.metadata" in sys.modules)
-"""
-
-
-@pytest.mark.slow
-def test_absent_distribution_does_not_import_importlib_metadata(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its import takes 15 ms, and is needed only where an egg, an archive or another package's finder may have the
-    answer."""
-    egg = tmp_path / "old_one-1.5.egg-info"
-    egg.mkdir()
-    (egg / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: old-one\nVersion: 1.5\n")
-    wheel = tmp_path / "new_one-2.dist-info"
-    wheel.mkdir()
-    (wheel / "METADATA").write_text("Version: 2\n")
-
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = [in_python(ABSENT, *each).strip() for each in (("new-one", "2"), ("old-one", "1.5"))]
-
-    assert found == ["False", "True"]
+def identity_of(package: Path) -> str:
+    """The identity of a package that was imported after its files were written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "_started_ns", lambda running_at_ns: running_at_ns)
+        return imported_digest(str(package), time.time_ns() + 10**12)
 
 
 def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
@@ -96,45 +59,14 @@ def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     module = tmp_path / "module.py"
     module.write_text("one")
-    later = time.time_ns() + 10**12
-    known, first = content_digest(str(tmp_path), None, later)
+    first = identity_of(tmp_path)
     os.utime(module, ns=(1, 1))
     (tmp_path / "__pycache__" / "module.pyc").write_text("")
-    assert content_digest(str(tmp_path), known, later)[1] == first
+    assert identity_of(tmp_path) == first
 
     module.write_text("two")
 
-    assert content_digest(str(tmp_path), known, later)[1] != first
-
-
-def test_package_as_it_was_is_neither_listed_nor_read(tmp_path: Path) -> None:
-    """A start takes one stat of each folder and file; an added file shows in the stat of its folder."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    for path in (tmp_path, inside):
-        (path / "module.py").write_text("one")
-    later, old = time.time_ns() + 10**12, os.stat(tmp_path / "module.py")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packages, "SETTLED_AFTER_NS", -(10**12))
-        known, first = content_digest(str(tmp_path), None, later)
-        with pytest.MonkeyPatch.context() as without:
-            without.setattr(os, "scandir", None)
-            without.setattr(packages, "open", None, raising=False)
-            assert content_digest(str(tmp_path), known, later) == (known, first)
-
-        (inside / "more.py").write_text("one")
-        assert content_digest(str(tmp_path), known, later)[1] != first
-        (inside / "more.py").unlink()
-        (inside / "module.py").write_text("two")
-        os.utime(inside / "module.py", ns=(old.st_mtime_ns, old.st_mtime_ns))
-        assert content_digest(str(tmp_path), known, later)[1] != first
-
-
-def test_what_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
-    """A further change may leave the same times."""
-    (tmp_path / "module.py").write_text("one")
-
-    assert content_digest(str(tmp_path), None, 0)[0][0] == ""
+    assert identity_of(tmp_path) != first
 
 
 def test_linked_folder_counts_once(tmp_path: Path) -> None:
@@ -145,12 +77,11 @@ def test_linked_folder_counts_once(tmp_path: Path) -> None:
     (outside / "module.py").write_text("one")
     (outside / "again").symlink_to(outside)
     (package / "inside").symlink_to(outside)
-    known, first = content_digest(str(package), None, time.time_ns() + 10**12)
-    assert known[3] == "inside/module.py"
+    first = identity_of(package)
 
     (outside / "module.py").write_text("two")
 
-    assert content_digest(str(package), known, time.time_ns() + 10**12)[1] != first
+    assert identity_of(package) != first
 
 
 def test_tests_count_once_one_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,19 +89,18 @@ def test_tests_count_once_one_is_imported(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "helper.py").write_text("one")
     (tmp_path / "module.py").write_text("one")
-    later = time.time_ns() + 10**12
     names = [name for name in sys.modules if ".tests" in name]
     with monkeypatch.context() as patch:
         for name in names:
             patch.delitem(sys.modules, name)
-        known, without = content_digest(str(tmp_path), None, later)
+        without = identity_of(tmp_path)
         (tmp_path / "tests" / "helper.py").write_text("two")
-        assert content_digest(str(tmp_path), known, later)[1] == without
+        assert identity_of(tmp_path) == without
 
         patch.setitem(sys.modules, "package.tests.helper", sys)
-        both = [content_digest(str(tmp_path), known, later)[1]]
+        both = [identity_of(tmp_path)]
         (tmp_path / "tests" / "helper.py").write_text("three")
-        both.append(content_digest(str(tmp_path), known, later)[1])
+        both.append(identity_of(tmp_path))
 
     assert len({without, *both}) == 3
 
@@ -180,11 +110,10 @@ def test_link_that_leads_nowhere_hides_no_file(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"lock{number}").symlink_to("gone")
         (tmp_path / f"module{number}.py").write_text("one")
-    later = time.time_ns() + 10**12
-    digests = {content_digest(str(tmp_path), None, later)[1]}
+    digests = {identity_of(tmp_path)}
     for number in range(4):
         (tmp_path / f"module{number}.py").write_text("two")
-        digests.add(content_digest(str(tmp_path), None, later)[1])
+        digests.add(identity_of(tmp_path))
 
     assert len(digests) == 5
 
@@ -194,7 +123,7 @@ def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> Non
     again."""
     (tmp_path / "module.py").write_text("one")
 
-    answers = {content_digest(str(tmp_path), None, 0)[1] for _ in range(2)}
+    answers = {imported_digest(str(tmp_path), 0) for _ in range(2)}
 
     assert len(answers) == 2
     assert all(each.startswith("unknown:") for each in answers)
@@ -210,7 +139,7 @@ def test_package_edited_before_this_one_was_imported_is_nobody_s(tmp_path: Path)
         "import pathlib, sys, time; sys.path.insert(0, sys.argv[1]); import edited\n"
         "pathlib.Path(edited.__file__).write_text(sys.argv[2]) if sys.argv[2] else None\n"
         "from numba_kcache.toolchain.packages import imported_digest\n"
-        "print(imported_digest(sys.argv[1] + '/edited', None, time.time_ns())[1])\n"
+        "print(imported_digest(sys.argv[1] + '/edited', time.time_ns()))\n"
     )
     os.utime(folder / "__init__.py", (1, 1))
 
@@ -232,7 +161,7 @@ def test_package_edited_before_a_fork_is_nobody_s_in_the_child(tmp_path: Path) -
         "if os.fork() == 0 and os.fork() == 0:\n"
         "    import time\n"
         "    from numba_kcache.toolchain.packages import imported_digest\n"
-        "    print(imported_digest(sys.argv[1] + '/edited', None, time.time_ns())[1], flush=True)\n"
+        "    print(imported_digest(sys.argv[1] + '/edited', time.time_ns()), flush=True)\n"
         "else:\n"
         "    os.wait()\n"
     )

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import OptionError
+from numba_kcache.frontends import cached_kernel
 from numba_kcache.frontends.source import define_text, returns_source
 from numba_kcache.frontends.source.inputs import define_path, read_link_inputs
-from numba_kcache.kernel import cached_kernel
 from numba_kcache.model import FILE_WORDS
 from numba_kcache.model.text import decoded
 from tests.support.compiling import EMPTY, compiled

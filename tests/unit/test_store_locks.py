@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
@@ -40,6 +41,19 @@ def stopped_builder(directory: Path, name: str = "key") -> int:
     fd = os.open(place_of(directory) / name, os.O_RDWR | os.O_CREAT, 0o600)
     try_flock(fd)
     return fd
+
+
+def beating_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
+    """An event for each thread that is started from now on, which is set when the thread ends."""
+    ends, start = list[threading.Event](), _thread.start_new_thread
+
+    def started(work: Callable[..., object], arguments: tuple[Any, ...]) -> int:
+        ended = threading.Event()
+        ends.append(ended)
+        return start(lambda: (work(*arguments), ended.set()), ())
+
+    monkeypatch.setattr(locks._thread, "start_new_thread", started)
+    return ends
 
 
 def test_stopped_builder_is_replaced_after_five_seconds(tmp_path: Path) -> None:
@@ -109,12 +123,12 @@ def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch
         beaten.release()
 
     monkeypatch.setattr(Folder, "touch", touch)
+    threads = beating_threads(monkeypatch)
     with of_node(tmp_path, Time()).turn("key", lambda: None, WAIT_S, builds=True):
-        (thread,) = (each for each in threading.enumerate() if each.name == "numba_kcache-beat")
         for _ in range(2):
             assert beaten.acquire(timeout=60)
-    thread.join(60)
-    assert not thread.is_alive()
+        assert [each.is_set() for each in threads] == [False]
+    assert threads[0].wait(60)
 
 
 def test_process_that_met_a_stopped_builder_does_not_wait_for_the_next(tmp_path: Path) -> None:
@@ -378,6 +392,7 @@ def interrupt_at_each_line(tmp_path: Path, state: str) -> None:
                 os.unlink(place_of(tmp_path) / "key")
                 os.close(held)
 
+    threads = beating_threads(pytest.MonkeyPatch())
     attempt(-1)
     number, is_over = 0, False
     while not is_over:
@@ -389,7 +404,5 @@ def interrupt_at_each_line(tmp_path: Path, state: str) -> None:
         assert not node.turns
         number += 1
     assert number > 30
-    for each in threading.enumerate():
-        if each.name == "numba_kcache-beat":
-            each.join(10)
-            assert not each.is_alive()
+    assert threads
+    assert all(each.wait(10) for each in threads)

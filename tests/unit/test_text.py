@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import OptionError
-from numba_kcache.kernel import cached_kernel
+from numba_kcache.frontends import cached_kernel
 from numba_kcache.model.text import check_text, decoded, encoded
 from numba_kcache.module import cached_module
 from tests.support.compiling import EMPTY, compiled

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import threading
 from pathlib import Path
 
 import pytest
 
-from numba_kcache import KernelCache
 from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
@@ -53,29 +51,10 @@ def test_tier_hit_is_kept_locally_byte_for_byte(local: DiskStore, events: Events
     tier = MemoryTier().with_entry(entry_of(1, 200_000))
     chain = Chain(local, [tier], events)
     chain.get(key_of(1))
-    chain.settle()
     chain.get(key_of(1))
 
     assert len(tier.asked) == 1
     assert file_of(local, key_of(1)).read_bytes() == tier.entries[key_of(1)]
-
-
-def test_whole_store_is_looked_at_when_all_that_was_found_is_kept(
-    local: DiskStore, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hit is stored behind the launch: counting, listing and clearing wait until that is done."""
-    settled = threading.Event()
-    put, settle = local.put_encoded, Chain.settle
-    monkeypatch.setattr(local, "put_encoded", lambda key, data: settled.wait(30) and put(key, data))
-    monkeypatch.setattr(Chain, "settle", lambda chain: (settled.set(), settle(chain)))
-    cache = KernelCache(tmp_path, durability="none")
-    cache.session.local = local
-    cache.session.chain = chain = Chain(local, [MemoryTier().with_entry(entry_of(1))], events)
-
-    assert chain.get(key_of(1)) == entry_of(1)
-    assert not settled.is_set()
-    assert [each.key for each in cache.entries()] == [key_of(1)]
-    assert cache.clear() == 1
 
 
 def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -> None:

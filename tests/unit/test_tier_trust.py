@@ -284,8 +284,7 @@ def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
     if way == "entry":
         assert anyone.get(key_of(1)) == ENTRY_1
     else:
-        anyone.tiers[0].keep_variant(key_of(9), anyone.tiers[0].get_manifest(key_of(9))[0])
-    anyone.settle()
+        anyone.local.add_variant(key_of(9), anyone.tiers[0].get_manifest(key_of(9))[0])
     assert anyone.put(small_entry(4))
 
     after = open_store(tmp_path / "local", demands=True)
@@ -309,7 +308,6 @@ def test_what_a_demand_accepted_marks_nothing(tmp_path: Path, events: Events) ->
     filled(tmp_path, tier, "team")
     node = believer(tmp_path, tier, events)
     assert node.get(key_of(1)) == ENTRY_1
-    node.settle()
 
     assert open_store(tmp_path / "local", demands=True).get(key_of(1)) == ENTRY_1
 
@@ -326,7 +324,6 @@ def test_without_its_mark_nothing_unsigned_is_stored(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fail)
     assert node.get(key_of(1)) == ENTRY_1
-    node.settle()
     monkeypatch.undo()
 
     assert open_store(tmp_path / "local").get(key_of(1)) is None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +20,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
-from numba_kcache.adapters import host_files, turn
+from numba_kcache.adapters import turn
 from numba_kcache.adapters.triton import CacheManager
 from numba_kcache.engine import process_session
 from numba_kcache.engine.built import find_or_build
@@ -32,11 +30,6 @@ HASH = hashlib.sha256(b"a kernel").hexdigest()
 KEY = base64.b32encode(bytes.fromhex(HASH)).decode().rstrip("=")
 HOST_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\0\x3e\0" + bytes(100)
 LAUNCHER = "__triton_launcher.cpython-311-x86_64-linux-gnu.so"
-
-
-@pytest.fixture(autouse=True)
-def _own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_files, "_folders", None)
 
 
 @cache
@@ -293,151 +286,21 @@ def test_forked_child_ends_no_build_of_its_parent(tmp_path: Path) -> None:
 # -- files ------------------------------------------------------------------------------------------------------
 
 
-def kept_files() -> list[Path]:
-    from numba_kcache.store import folders
-
-    return [path for path in Path(folders.LOCAL_PARENT).rglob("*") if path.is_file() and "/kept/" in str(path)]
-
-
-def test_code_for_the_host_stays_on_its_machine() -> None:
-    """The next process of this machine finds a launcher; the store, its tiers and bundles do not contain it."""
-    path = CacheManager("module").put(HOST_ELF, LAUNCHER)
-    again = CacheManager("module").get_file(LAUNCHER)
-
-    assert again == path
-    assert path.endswith(".so")
-    assert Path(path).read_bytes() == HOST_ELF
-    assert Path(path).stat().st_mode & 0o77 == Path(path).parent.stat().st_mode & 0o77 == 0
-    assert not list(Path(os.environ["NUMBA_KCACHE_DIR"]).rglob("*.so"))
-    assert list(numba_kcache.entries()) == []
-    assert CacheManager("other").get_file(LAUNCHER) is None
-
-
-def test_code_for_the_host_is_not_taken_from_the_store() -> None:
-    """A stored file that holds machine code of the host is not given to Triton, under any key."""
-    given = {"compiler": "triton", "key": "module", "group": LAUNCHER}
-    forged = {LAUNCHER: HOST_ELF}
-    find_or_build(process_session(), given, lambda: forged, label="x", depends=(), meta=None, caller="")
-
-    assert CacheManager("module").get_file(LAUNCHER) is None
-    assert not CacheManager("module").has_file(LAUNCHER)
-
-
-@pytest.mark.parametrize("damage", ["byte", "link"])
-def test_damaged_code_for_the_host_is_built_again(damage: str, tmp_path: Path) -> None:
-    """A byte differs, or a link is in its place, wherever that leads."""
-    CacheManager("module").put(HOST_ELF, LAUNCHER)
-    (path,) = kept_files()
-    if damage == "byte":
-        path.write_bytes(HOST_ELF[:-1] + b"x")
-    else:
-        path.rename(tmp_path / "elsewhere")
-        path.symlink_to(tmp_path / "elsewhere")
-
-    assert CacheManager("module").get_file(LAUNCHER) is None
-    assert CacheManager("module").put(HOST_ELF, LAUNCHER) == str(path)
-
-
-def test_files_of_the_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit the older half is removed."""
-    monkeypatch.setattr(host_files, "KEPT_LIMIT", 4)
-    for number in range(7):
-        CacheManager(f"module {number}").put(HOST_ELF, LAUNCHER)
-
-    assert len(kept_files()) <= 5
-    assert CacheManager("module 6").get_file(LAUNCHER) is not None
-
-
-def test_old_file_that_cannot_be_removed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process removes it at the same time, or uses it: new files are stored all the same."""
-    monkeypatch.setattr(host_files, "KEPT_LIMIT", 2)
-    for number in range(4):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "rmdir", refuse)
-            CacheManager(f"module {number}").put(HOST_ELF, LAUNCHER)
-        assert CacheManager(f"module {number}").get_file(LAUNCHER) is not None
-
-
-def refuse(*_arguments: object, **_options: object) -> NoReturn:
-    raise OSError(errno.EBUSY, "busy")
-
-
-@pytest.mark.parametrize("name", ["../x.so", "a/b", "", ".."])
-def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
-    """A manager's files are in its own folder."""
-    with pytest.raises(ValueError, match="is not a file name"):
-        CacheManager("module").put(b"", name)
-
-
-def test_folder_that_another_process_reaps_before_it_is_locked_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To another process, an unlocked folder looks like that of a process that has ended."""
-    make, reaped = os.mkdir, []
-
-    def made_and_reaped(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        make(path, mode, dir_fd=dir_fd)
-        if "/copies/" in path and not reaped:
-            reaped.append(path)
-            os.rmdir(path)
-
-    monkeypatch.setattr(os, "mkdir", made_and_reaped)
-    folder = host_files.new_folder()
-
-    assert Path(folder).is_dir()
-    assert reaped
-    assert not folder.startswith(reaped[0])
-
-
-@pytest.mark.slow
-def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
-    """The next process removes them at its end, or at its start if there are many; those of a live process stay."""
-    script = (
-        "import sys, numba_kcache.store.folders as f; f.LOCAL_PARENT = sys.argv[1]\n"
-        "from numba_kcache.adapters import host_files\n"
-        "host_files.LEFT_LIMIT = int(sys.argv[2])\n"
-        "print(host_files.write_copy(host_files.new_folder(), 'a', b'x'), flush=True)\n"
-        "sys.stdin.read()"
-    )
-
-    def start(limit: int = 16) -> tuple[subprocess.Popen[str], Path]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path), str(limit)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        return process, Path(process.stdout.readline().strip())
-
-    lives, its = start()
-    killed, gone = start()
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    another, left = start()
-    assert gone.exists()
-    another.communicate()
-
-    assert its.exists()
-    assert not gone.parent.parent.exists()
-    last, _ = start(limit=0)
-    assert not left.parent.parent.exists()
-    assert its.exists()
-    for process in (lives, last):
-        process.communicate()
-
-
-# -- Triton -----------------------------------------------------------------------------------------------------
-
-
-def test_overrides_and_dumps_are_triton_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users work with these folders themselves."""
-    made: list[Any] = []
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is asked of Triton's own managers."""
+    asked: list[Any] = []
 
     class FileCacheManager:
         def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
-            made.append((key, override, dump))
+            self.made = key, override, dump
 
         def get_file(self, name: str) -> str:
+            asked.append((*self.made, name))
             return f"theirs/{name}"
 
         def put(self, data: Any, name: str, binary: bool = True) -> str:
+            asked.append((*self.made, name, data, binary))
             return f"put/{name}"
 
     module = types.ModuleType("triton.runtime.cache")
@@ -445,10 +308,48 @@ def test_overrides_and_dumps_are_triton_s_own(monkeypatch: pytest.MonkeyPatch) -
     for name in ("triton", "triton.runtime"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "triton.runtime.cache", module)
+    return asked
 
+
+def test_code_for_the_host_is_triton_s_own(theirs: list[Any]) -> None:
+    """Triton keeps a launcher; the store, its tiers and bundles do not contain it."""
+    assert CacheManager("module").put(HOST_ELF, LAUNCHER) == f"put/{LAUNCHER}"
+    assert CacheManager("module").has_file(LAUNCHER)
+    assert theirs == [("module", False, False, LAUNCHER, HOST_ELF, True), ("module", False, False, LAUNCHER)]
+    assert list(numba_kcache.entries()) == []
+
+
+@pytest.mark.slow
+def test_copies_go_when_their_process_ends(tmp_path: Path) -> None:
+    """They are in a folder that only this user can use, and a forked child leaves them."""
+    script = (
+        "import os, sys\n"
+        "from numba_kcache.adapters import triton\n"
+        "path = triton._copied({'a': b'x'})['a']\n"
+        "if os.fork() == 0: sys.exit()\n"
+        "os.wait()\n"
+        "folder = os.path.dirname(os.path.dirname(path))\n"
+        "print(open(path).read(), oct(os.stat(folder).st_mode), folder)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=ROOT, check=True, capture_output=True, text=True
+    )
+
+    content, mode, folder = done.stdout.split()
+    assert (content, mode[-3:]) == ("x", "700")
+    assert folder.startswith(str(tmp_path))
+    assert not Path(folder).exists()
+
+
+def test_overrides_and_dumps_are_triton_s_own(theirs: list[Any]) -> None:
+    """Users work with these folders themselves."""
     assert CacheManager("a", override=True).get_file("k.ptx") == "theirs/k.ptx"
     assert CacheManager("b", dump=True).put("x", "k.ptx") == "put/k.ptx"
-    assert made == [("a", True, False), ("b", False, True)]
+    assert [each[:3] for each in theirs] == [("a", True, False), ("b", False, True)]
+
+
+# -- Triton -----------------------------------------------------------------------------------------------------
 
 
 COMPILE = """
@@ -473,8 +374,8 @@ print(counts.misses, counts.hits, counts.errors)
 
 @pytest.mark.slow
 def test_triton_itself_finds_what_it_compiled(tmp_path: Path) -> None:
-    """This holds for two targets, without a GPU; the second process compiles nothing, and Triton's own folder stays
-    empty."""
+    """This holds for two targets, without a GPU; the second process compiles nothing, and Triton's own folder has no
+    kernel."""
     pytest.importorskip("triton")
     (tmp_path / "program.py").write_text(COMPILE)
     environment = {
@@ -486,4 +387,4 @@ def test_triton_itself_finds_what_it_compiled(tmp_path: Path) -> None:
     said = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout for _ in "12"]
 
     assert [each.strip() for each in said] == ["2 0 0", "0 2 0"]
-    assert not (tmp_path / "theirs").exists()
+    assert not [*(tmp_path / "theirs").rglob("*.cubin")]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
-from numba_kcache.tiers import upload_queue
 from numba_kcache.tiers.upload_queue import UploadQueue
 from tests.support.compiling import in_python
 from tests.support.stores import in_child
@@ -98,15 +95,3 @@ if sys.argv[2] == "hang":
     assert in_python(code, "30", "end").strip() == "done"
     assert in_python(code, "0.5", "hang").strip() == "done"
     assert time.monotonic() - start < WAIT_S
-
-
-def test_launch_has_its_time_before_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new thread first waits a little, unless a `flush` waits for it."""
-    monkeypatch.setattr(upload_queue, "PAUSE_S", 3600.0)
-    queue, done = UploadQueue(), list[int]()
-    for _ in range(2):
-        assert queue.add(lambda: done.append(1))
-    assert done == []
-
-    assert queue.flush(WAIT_S)
-    assert done == [1, 1]

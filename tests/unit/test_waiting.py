@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import numba_hook, waiting
+from numba_kcache.engine import Events
 from numba_kcache.model import Event, EventKind
-from numba_kcache.observe import Events
 from numba_kcache.waiting import Turn, Turns, is_reentered
 
 PATIENCE_S = 30.0

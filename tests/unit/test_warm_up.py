@@ -41,7 +41,7 @@ TWO = 'extern "C" __global__ void one() {}\nextern "C" __global__ void two() {}'
 @pytest.fixture
 def in_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled in this process."""
-    monkeypatch.setattr(warming, "compile_request", None)
+    monkeypatch.setattr(warming, "_build_here", None)
 
 
 def statuses(report: Any) -> list[tuple[str, str]]:
@@ -205,7 +205,7 @@ def k():
 @cached_kernel(signature="void(float32[::1])")
 def scale(x):
     x[0] *= SCALE
-warming.compile_request = None  # compiled here, it fails
+warming._build_here = None  # compiled here, it fails
 print(sorted(each.status for each in warm_up([k, scale], "sm_80", progress=False).results))
 """)
     done = run(script, tmp_path)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine import Request, Session
 from ...engine.built import built_artifact
@@ -22,13 +24,11 @@ from ...launch import NUMPY_NAMES
 from .. import front_end
 from .code import scalar_form
 from .configuration import loaded
-from .facts import CODES, CONFIG_FILE, found_in, request_of
+from .facts import CODES, CONFIG_FILE, facts_of, found_in, request_of
 from .flavour import Flavour, surface
 from .function import Reader
+from .stand_in import HOMES, Home
 from .value import ABSENT, Refused, Trust
-
-if TYPE_CHECKING:
-    from .stand_in import Home
 
 _observed: dict[str, tuple[Request, bytes]] = {}
 """The facts that this process observed, by kind, as they are stored; the request has the settings of that time."""
@@ -55,6 +55,45 @@ def store(home: Home, session: Session) -> None:
         artifact = built_artifact(request.label, {"facts": facts}, {}, 0.0)
         publish(session, request, components, HeadersRead(), artifact, key)
     found_in.pop(session, None)
+
+
+_OBSERVE = """
+import sys
+sys.path[:] = {path!r}
+from numba_kcache.frontends.numba import learning, stand_in
+import {name}
+stand_in.real(stand_in.HOMES[{kind!r}], "")
+print(learning._observed[{kind!r}][1].decode())
+"""
+
+_LONGEST_S = 60.0
+
+
+def record(session: Session, kinds: Iterable[str]) -> bool:
+    """Observe the facts in a process of their own and store them: programs that import Numba themselves store none.
+
+    Args:
+        session: Where kernels are stored.
+        kinds: Their kinds.
+
+    Returns:
+        Whether facts were not known before, and are now.
+    """
+    missing = [each for each in HOMES.keys() & kinds if isinstance(_known(each, session), str)]
+    for kind in missing:
+        request, path = request_of(HOMES[kind], front_end(kind).flavour), [each or os.getcwd() for each in sys.path]
+        command = [sys.executable, "-c", _OBSERVE.format(path=path, kind=kind, name=HOMES[kind].module)]
+        with suppress(OSError, subprocess.SubprocessError):  # the kernels need no facts where Numba is
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_S, check=True
+            )
+            _observed[kind] = request, done.stdout.splitlines()[-1]
+            store(HOMES[kind], session)
+    return any(isinstance(_known(each, session), dict) for each in missing)
+
+
+def _known(kind: str, session: Session) -> dict[str, Any] | str:
+    return facts_of(HOMES[kind], front_end(kind).flavour, session)
 
 
 def _observe(home: Home, flavour: Flavour) -> dict[str, Any]:

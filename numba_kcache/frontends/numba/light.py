@@ -23,13 +23,25 @@ from ...keys import components
 from ...launch import CODES, Unfit
 from ...launch.launcher import memory_of
 from ...model import Choice, Resolution, Target
-from .. import Variant
+from .. import Variant, front_end
 from .arguments import LightType, Signature
 from .configuration import Registrations
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .facts import facts_of
 from .flavour import Declared, Flavour, surface
-from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, copy_of, jit, modules, real, reasons
+from .stand_in import (
+    HOMES,
+    HOST,
+    DeviceFunction,
+    Home,
+    StandIn,
+    StandInModule,
+    copy_of,
+    jit,
+    learners,
+    real,
+    reasons,
+)  # fmt: skip
 from .value import Refused, Trust, standing
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
@@ -49,8 +61,9 @@ class LightTrust(Trust):
     def __init__(self, facts: Mapping[str, Any], home: Home, packages: frozenset[str]) -> None:
         super().__init__(packages)
         self._facts, self._home = facts, home
-        own = modules[home.kind]
-        self.homes = {id(sys.modules[f"{own}.{path}".rstrip(".")]): name for path, name in facts["modules"].items()}
+        self.homes = {
+            id(sys.modules[f"{home.module}.{path}".rstrip(".")]): name for path, name in facts["modules"].items()
+        }
 
     def __missing__(self, name: str) -> bool:
         if name.partition(".")[0] in self._home.marks:
@@ -234,9 +247,7 @@ class StandInDefinition(PythonDefinition):
         except ImportError as problem:
             raise self.row.unsuitable(f"cannot be imported: {problem}") from problem
         self.is_real, self.flavour, self._declared = True, self.row, None
-        from .learning import store
-
-        store(self.home, self.session)
+        _learn(self.home, self.session)
 
     @property
     def declared(self) -> Any:
@@ -381,27 +392,32 @@ def stand_in_class(base: Any) -> Any:
     return type(f"StandIn{base.__name__}", (StandInDefinition, base), names)
 
 
-def _defined(kind: str, thing: FunctionType, options: Mapping[str, Any]) -> Any:
-    from .. import front_end
+def _learn(home: Home, session: Session | None = None) -> None:
+    """Observe the facts of a Numba that was just imported, or store them for a session."""
+    from .learning import learn, store
 
+    learn(home) if session is None else store(home, session)
+
+
+def _defined(kind: str, thing: FunctionType, options: Mapping[str, Any]) -> Any:
     return front_end(kind).define(thing, {**options, "kind": kind}, 0)
 
 
-def stand_in(name: str, kind: str, make_kernel: Callable[..., Any]) -> None:
-    """Make a module of this package the stand-in of a Numba, with the modules in it, and define all functions from then
-    on by `StandInDefinition`.
+def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:
+    """Make the stand-in of a Numba of its module of this package, with the modules in it, and define all functions from
+    then on by `StandInDefinition`.
 
     Args:
-        name: The name of the module.
         kind: The Numba.
         make_kernel: `cached_kernel`.
     """
-    home, modules[kind] = HOMES[kind], name
+    home = HOMES[kind]
     standing.update((StandIn, StandInModule, DeviceFunction))
     HOST["jit"] = functools.partial(jit, make_kernel)
-    sys.modules[name].__class__ = StandInModule
+    learners[:] = [_learn]
+    sys.modules[home.module].__class__ = StandInModule
     for path in ("", *home.modules):
-        inner = f"{name}.{path}".rstrip(".")
+        inner = f"{home.module}.{path}".rstrip(".")
         module = sys.modules.setdefault(inner, StandInModule(inner))
         vars(module).update(_home=home, _path=path)
     definitions[kind] = stand_in_class

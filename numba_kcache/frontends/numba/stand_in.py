@@ -10,14 +10,17 @@ Not here    Look-ups without Numba (light), what they know of it (facts), compil
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import struct
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ...launch import bindings, current_device, done
+from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
 from ...model import NamedTuple
 from .definition import OWN_OPTIONS
 from .value import real_of
@@ -50,6 +53,7 @@ class Home(NamedTuple):
 
     Args:
         kind: The kind of its kernels.
+        module: The stand-in: a module of this package.
         cuda: The module that it stands for.
         target: The module and name of its target, which has the typing context.
         marks: Top-level modules by which this Numba is recognised as loaded, or as one that a program may have changed.
@@ -58,6 +62,7 @@ class Home(NamedTuple):
     """
 
     kind: str
+    module: str
     cuda: str
     target: tuple[str, str]
     marks: tuple[str, ...]
@@ -69,23 +74,30 @@ class Home(NamedTuple):
         return any(each in sys.modules for each in self.marks)
 
 
+_PACKAGE = __name__.partition(".")[0]
+
 HOMES = {
     "numba": Home(
-        "numba", "numba.cuda", ("numba.cuda.descriptor", "cuda_target"), ("numba", "numba_cuda", "llvmlite"),
+        "numba", f"{_PACKAGE}.cuda", "numba.cuda", ("numba.cuda.descriptor", "cuda_target"),
+        ("numba", "numba_cuda", "llvmlite"),
         frozenset(_MODULES.split()), DEVICE,
     ),
     "mlir": Home(
-        "mlir", "numba_cuda_mlir.cuda", ("numba_cuda_mlir.descriptor", "mlir_target"), ("numba_cuda_mlir",),
+        "mlir", f"{_PACKAGE}.mlir.cuda", "numba_cuda_mlir.cuda", ("numba_cuda_mlir.descriptor", "mlir_target"),
+        ("numba_cuda_mlir",),
         frozenset(f"{_MODULES} const local shared vector vector_types".split()),
         DEVICE | {"inline_ptx", "local_array", "shared_array"},
     ),
 }  # fmt: skip
 
-modules: dict[str, str] = {}
-"""The name of each stand-in that the program has imported, by kind."""
-
 reasons: dict[str, str] = {}
 """Why this package imported a Numba, by kind."""
+
+learners: list[Callable[[Home], None]] = []
+"""Called with the row of a Numba that this package has just imported."""
+
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY."""
 
 
 def real(home: Home, why: str) -> Any:
@@ -99,9 +111,8 @@ def real(home: Home, why: str) -> Any:
         return import_module(home.cuda)
     module = import_module(home.cuda)
     reasons.setdefault(home.kind, why)
-    from .learning import learn
-
-    learn(home)
+    for learn in learners:
+        learn(home)
     return module
 
 
@@ -132,7 +143,7 @@ class StandIn(Standing):
 
     def __init__(self, home: Home, path: str) -> None:
         self._home, self._path = home, path
-        self.__module__ = modules[home.kind]
+        self.__module__ = home.module
 
     def _stands_for(self) -> Any:
         return functools.reduce(getattr, self._path.split("."), real(self._home, f"the program uses cuda.{self._path}"))
@@ -164,8 +175,8 @@ class StandInModule(Standing, ModuleType):
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
             home, is_top = self._home, not self._path
-            if is_top and (found := HOST.get(name)) is not None:
-                return functools.partial(found, home)
+            if is_top and name in HOST and (name == "jit" or not home.is_loaded()):
+                return functools.partial(HOST[name], home)
             if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
                 return _made(home.kind, f"{self._path}.{name}".lstrip("."))
         return super().__getattr__(name)
@@ -192,7 +203,7 @@ class StandInModule(Standing, ModuleType):
 def _made(kind: str, path: str) -> Any:
     """The one stand-in of a dotted name."""
     home = HOMES[kind]
-    return sys.modules[f"{modules[kind]}.{path}"] if path in home.modules else StandIn(home, path)
+    return sys.modules[f"{home.module}.{path}"] if path in home.modules else StandIn(home, path)
 
 
 def copy_of(function: FunctionType) -> FunctionType:
@@ -256,11 +267,93 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
     return decorate if thing is signatures else decorate(thing)
 
 
-def synchronize(_home: Home) -> None:
-    """Wait for all work of the current device."""
+# -- the driver ------------------------------------------------------------------------------------------------------
+
+
+def _driven(name: str, *args: Any) -> Any:
+    """Call a function of the driver in the context of the current device."""
     current_device()  # makes its context current
-    done(bindings().cuCtxSynchronize(), "wait for the device")
+    return done(getattr(bindings(), name)(*args), f"call {name}")
 
 
-HOST: dict[str, Any] = {"synchronize": synchronize}
-"""Names of the host that do not import Numba; each is called with the row first."""
+class Stream(Standing):
+    """A stream; Numba takes it for one of its own.
+
+    Args:
+        home: The row of the stand-in.
+        handle: Handle of a stream of others; None to make one, which is destroyed with this object.
+    """
+
+    def __init__(self, home: Home, handle: int | None = None) -> None:
+        self._home, self.handle = home, _driven("cuStreamCreate", 0) if handle is None else handle
+        if handle is None:
+            weakref.finalize(self, bindings().cuStreamDestroy_v2, self.handle).atexit = False
+
+    def _stands_for(self) -> Any:
+        return real(self._home, "the program uses a stream on the host").external_stream(self.handle)
+
+    @property
+    def __class__(self) -> Any:
+        return type(self._stands_for()) if self._home.is_loaded() else Stream
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        raise TypeError("the class of a stream cannot be set")
+
+    def __int__(self) -> int:
+        return self.handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+    def synchronize(self) -> None:
+        """Wait until the work of the stream is done."""
+        _driven("cuStreamSynchronize", self.handle)
+
+    @contextlib.contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        """Wait at the end of a block."""
+        yield self
+        self.synchronize()
+
+
+class Event:
+    """An event."""
+
+    def __init__(self, _home: Home, timing: bool = True) -> None:
+        self.handle = _driven("cuEventCreate", 0 if timing else DISABLE_TIMING)
+        weakref.finalize(self, bindings().cuEventDestroy_v2, self.handle).atexit = False
+
+    def query(self) -> bool:
+        """Check whether the work before it is done."""
+        answer = bindings().cuEventQuery(self.handle)
+        return answer[0] != _NOT_READY and done(answer, "query an event") is None
+
+    def record(self, stream: Any = 0) -> None:
+        """Mark the present end of a stream."""
+        _driven("cuEventRecord", self.handle, stream_handle(stream))
+
+    def synchronize(self) -> None:
+        """Wait on the host until the work before it is done."""
+        _driven("cuEventSynchronize", self.handle)
+
+    def wait(self, stream: Any = 0) -> None:
+        """Make later work of a stream wait for the work before the event."""
+        _driven("cuStreamWaitEvent", stream_handle(stream), self.handle, 0)
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds between the event and a later one."""
+        bits = _driven("cuEventElapsedTime", int(self.handle), int(end.handle))
+        return float(struct.unpack("f", struct.pack("i", bits))[0])
+
+
+HOST: dict[str, Any] = {
+    "synchronize": lambda _home: _driven("cuCtxSynchronize"),
+    "stream": Stream,
+    "external_stream": Stream,
+    "default_stream": lambda home: Stream(home, 0),
+    "event": Event,
+    "event_elapsed_time": lambda _home, start, end: Event.elapsed_time(start, end),
+}
+"""Names of the host that do not import Numba; each is called with the row first. Once it is loaded, all but `jit` are
+its own."""

@@ -42,7 +42,6 @@ from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
     from ...toolchain import Toolchain
-    from .flags import RawFlags
     from .inputs import Depends
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
@@ -100,20 +99,20 @@ def source_request(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
-    made = _components(definition, code or text, target, ptx_target, link, given, depends, asks_files=bool(headers))
+    made = _components(definition, code or text, target, ptx_target, link, depends, asks_files=bool(headers))
     return Request(
         label=definition.label,
         target=target,
         components=made,
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (LINKER if is_linked else ()),
         distributions=DISTRIBUTIONS,
-        build=functools.partial(_build, wanted, has_source and not is_alone, given),
+        build=functools.partial(_build, wanted, has_source and not is_alone),
         uncacheable=uncacheable,
         strict=definition.strict,
         headers=headers,
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
-        name=source.qualname,
+        name=definition.own_name,
         changed=depends.change if depends else str,
         prepare=functools.partial(_prepare, wanted),
     )
@@ -133,7 +132,6 @@ def _components(
     target: Target,
     ptx_target: Target | None,
     link: Sequence[LinkInput],
-    given: RawFlags | None,
     depends: Depends | None,
     *,
     asks_files: bool,
@@ -153,7 +151,7 @@ def _components(
         entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
     if source.origin.is_whole_file and kind == "cuda" and not source.origin.path.endswith(".cu"):
         entry["suffix"] = os.path.splitext(source.origin.path)[1]  # it is in NVRTC's name for the source, too
-    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
+    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
     values["source"] = text
@@ -163,8 +161,6 @@ def _components(
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
-    if given and given.files:
-        values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
     if options.lineinfo or options.debug or not LINE_FLAGS.isdisjoint(options.flags):
         from .surroundings import line_inputs
 
@@ -175,7 +171,7 @@ def _components(
     return components(values)
 
 
-def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[str, Plain]:
+def _changed_options(options: CompileOptions) -> dict[str, Plain]:
     """Options that differ from their defaults, so that an option added by a later version keeps older keys."""
     if options[:-1] == _DEFAULT[:-1]:  # all but the folder
         return {}
@@ -189,10 +185,7 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
         in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
         chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
-        flags = list(options.flags)
-        for index, path, _content in given.files if given else ():
-            flags[index] = flags[index].removesuffix(path)  # keyed by content, since a checkout may move
-        chosen["flags"] = [*flags]
+        chosen["flags"] = [*options.flags]
     return chosen
 
 
@@ -206,13 +199,7 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain) -> Artifact:
-    if given and given.files:
-        from .flags import with_files
-
-        with with_files(request.options.flags, given.files) as flags:
-            request = request._replace(options=request.options._replace(flags=flags))
-            return _build(request, has_headers, None, toolchain)
+def _build(request: SourceRequest, has_headers: bool, toolchain: Toolchain) -> Artifact:
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source as build
@@ -473,6 +460,7 @@ class SourceDefinition(Definition):
     Attributes:
         compile_options: The compile options.
         entry_name: The entry that the user requested (`name=`); None to find it.
+        own_name: Its name in its file: the function's, or for a text that of its first kernel; "" if unknown.
         link, depends: As the user gave them.
         signature: C++ types of the parameters, as the user gave them; None to use those the compiler reports.
         strict: Refuse rather than run uncached.
@@ -498,17 +486,20 @@ class SourceDefinition(Definition):
                 check_text(value, f"{name}={value!r}")
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
-        if isinstance(thing, str) and module is None:  # inline, for the time of a warm start
+        self.own_name = source.qualname
+        if isinstance(thing, str):  # inline, for the time of a warm start
             own = self.entry_name or ""
             mark = ".entry" if self.kind == "ptx" else "__global__"
             _before, _mark, declared = ("", "", "") if own else thing.partition(mark)
-            if declared and mark not in declared:
+            if declared and (module is not None or mark not in declared):
                 head, _parenthesis, rest = declared.partition("(")
                 if head.endswith("__launch_bounds__"):
                     head = rest.partition(")")[2].partition("(")[0]
                 own = head.split()[-1:][0] if head.split() else ""
             if own and own.isprintable():
-                self.label = f"{source.label.rpartition(':')[0]}.{own}"
+                self.own_name = f"<text>.{own}"
+                if module is None:
+                    self.label = f"{source.label.rpartition(':')[0]}.{own}"
         self.strict = bool(options.get("strict"))
         self.link: tuple[Any, ...] = ()
         self.depends: tuple[Any, ...] = ()

@@ -19,13 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError, UnknownTargetError
 from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceRequest, Target
-from ...model.cubin import is_relocatable, read_cubin
-from ...model.fatbin import cubin_in_fatbin
+from ...model.cubin import cubin_in_fatbin, is_relocatable, read_cubin
 from ...model.text import decoded, encoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations, named_in_code
-from .entries import choose_kernel, describe_kernel, has_decltype, own_name
+from .entries import choose_kernel, describe_kernel, own_name
 from .prototype import OWN, SIGNATURE, Probe, make_probe
 
 
@@ -175,7 +174,7 @@ def compile_asking(
     Raises:
         CompileError, OptionError: NVRTC refused the source, an option or the signature.
     """
-    probe = make_probe(names, types_wanted, has_decltype=has_decltype(request), signature=request.signature)
+    probe = make_probe(names, types_wanted, signature=request.signature)
     first = result = run_once(request, toolkit_dirs, probe)
     current = probe
     while not result.ok:
@@ -222,7 +221,7 @@ def types_of_unseen(
     known = {*compiled.types, *(name for each in compiled.declared for name in (each.own_name, each.name))}
     unseen = [named_in_code(each, is_kernel=True) for each in kernels if each not in known and each[:2] != "_Z"]
     unseen += [named_in_code(each, is_kernel=False) for each in variables if each not in known]
-    if not unseen or request.kind != "cuda" or not has_decltype(request):
+    if not unseen or request.kind != "cuda":
         return compiled.types
     probe = make_probe((), unseen)
     flags = [*nvrtc_flags(request, toolkit_dirs), "--fdevice-syntax-only"]

@@ -4,8 +4,7 @@ Promise     The entry is the requested one, or the only one in the source; other
             Its parameters have the types that the compiler reports, or those of the user's signature if they do not
             contradict the compiler.
 Method      The cubin lists the kernels that exist. The text is scanned only to guess the kernel that NVRTC is asked
-            about, and for the names of parameters. In C++03, which has no decltype, the scan also gives the types of
-            an `extern "C"` kernel's parameters, if all are builtin types and agree with the cubin.
+            about, and for the names of parameters.
 """
 
 from __future__ import annotations
@@ -78,51 +77,6 @@ def _own_name(declaration: str) -> str:
     bare = re.sub(_QUALIFIER, " ", re.sub(_ATTRIBUTE, " ", declaration.partition("=")[0])).strip()
     named = re.search(_NAMED, bare)
     return named[1] if named and named[1] not in _TYPE_WORDS else ""
-
-
-_MANGLED = {
-    "bool": "b", "char": "c", "signed char": "a", "unsigned char": "h", "short": "s", "unsigned short": "t",
-    "int": "i", "unsigned int": "j", "long": "l", "unsigned long": "m", "long long": "x", "unsigned long long": "y",
-    "float": "f", "double": "d", "void": "v",
-}  # fmt: skip
-_VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z"
-
-
-def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
-    """The mangled name of a function with the parameters that a kernel is declared with.
-
-    None if a macro writes the parameters, if declarations disagree, or if a parameter's type may be one of the source.
-    """
-    lists = {each.parameters for each in declared if each.is_kernel and each.own_name == kernel}
-    parameters = lists.pop() if len(lists) == 1 else None
-    types = None if parameters is None else [_mangled(each) for each in parameters]
-    return None if types is None or None in types else f"_Z1k{''.join(filter(None, types)) or 'v'}"
-
-
-def _mangled(declaration: str) -> str | None:
-    """The type of one parameter in Itanium C++ mangling; None if it is not a builtin type or pointer to one."""
-    tokens = [each for each in re.findall(r"[\w$]+|\S", declaration.partition("=")[0]) if each not in _IGNORED]
-    if len(tokens) > 1 and tokens[-1] not in _TYPE_WORDS | {"const", "*"}:
-        tokens.pop()  # the name
-    pointers = tokens.index("*") if "*" in tokens else len(tokens)
-    base, rest = tokens[:pointers], tokens[pointers:]
-    words = " ".join(sorted(each for each in base if each != "const"))
-    code = f"{len(words)}{words}" if re.match(_VECTOR, words) else _MANGLED.get(_FUNDAMENTAL.get(words, words))
-    if code is None or not set(rest) <= {"*", "const"} or (code == "v" and not rest):
-        return None
-    return "P" * rest.count("*") + ("K" if "const" in base and rest else "") + code
-
-
-_IGNORED = frozenset(("volatile", "__restrict__", "__restrict", "__grid_constant__"))
-_FUNDAMENTAL = {
-    "unsigned": "unsigned int", "signed": "int", "int unsigned": "unsigned int", "int signed": "int",
-    "char signed": "signed char", "char unsigned": "unsigned char", "int short": "short",
-    "short unsigned": "unsigned short", "int short unsigned": "unsigned short", "int long": "long",
-    "long unsigned": "unsigned long", "int long unsigned": "unsigned long",
-    "int long long": "long long", "long long unsigned": "unsigned long long",
-    "int long long unsigned": "unsigned long long",
-}  # fmt: skip
-"""The usual name of each fundamental type whose words, in alphabetical order, do not make that name."""
 
 
 def own_name(symbol: str) -> str:
@@ -228,11 +182,8 @@ def describe_kernel(
     """
     name = wanted or kernel_name(kernel.symbol)
     mangled = types.get(name) or types.get(kernel.symbol)
-    if mangled is None and request.kind == "cuda":
-        is_mangled = kernel.symbol.startswith("_Z")
-        mangled = (
-            kernel.symbol if is_mangled else None if has_decltype(request) else written_type(declared, kernel.symbol)
-        )
+    if mangled is None and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
+        mangled = kernel.symbol
     parameters, typed = read_parameters(mangled, kernel.parameters)
     signature = types.get(SIGNATURE)
     if signature is not None:
@@ -250,9 +201,3 @@ def describe_kernel(
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes
     threads = 0 if request.target.virtual else kernel.safe_threads  # for PTX, the driver chooses the registers
     return Entry(name, kernel.symbol, parameters, typed, *resources, safe_threads=threads)
-
-
-def has_decltype(request: SourceRequest) -> bool:
-    """Check whether the source is compiled as C++11 or later."""
-    given = [flag.partition("=")[2] for flag in request.options.flags if re.match(r"--?std=", flag)]
-    return (given[-1] if given else request.options.std) != "c++03"

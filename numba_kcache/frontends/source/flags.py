@@ -1,8 +1,7 @@
-"""Parse a user's raw NVRTC flags: find the files and macros that they add to a compile beyond their own text.
+"""Parse a user's raw NVRTC flags: find the headers and macros that they add to a compile beyond their own text.
 
 Promise     A flag is accepted only if its effect is known: it depends on its text alone, which is in the key, or its
-            further inputs are returned. All others are `unknown`, with the reason. A file that a flag names is read
-            once, and the compiler gets those bytes.
+            further inputs are returned. All others are `unknown`, with the reason, as one that names a file of options.
 Method      Two tables: NVRTC's flags, and those that it passes on to ptxas. NVRTC takes a flag's value after "=" or as
             the next element, for -D and -U also directly after the flag; the value of -Xptxas is a flag for ptxas.
 Not here    Flags that are refused at decoration (model.options), and dependencies of included files (headers).
@@ -13,9 +12,7 @@ Source      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 
 from ...model import NamedTuple
 from ...settings import variables, working_directory
@@ -47,7 +44,7 @@ _VALUED = frozenset((
 _OF_LINKING = (
     "--device-c", "-dc", "--relocatable-device-code", "-rdc", "--compile-only", "-compile-only", "-c", "--c",
 )  # fmt: skip
-"""Flags of NVRTC and ptxas for relocatable code; a file of options may contain one."""
+"""Flags of NVRTC and ptxas for relocatable code."""
 
 _FOR_PTXAS = ("--ptxas-options", "-Xptxas")
 _JOINED = ("-D", "-U")
@@ -66,12 +63,6 @@ _PTXAS_VALUED = frozenset((
     "allow-expensive-optimizations", "minnctapersm", "maxntid", "device-function-maxrregcount", "func-maxrregcount",
     "jump-table-density", "jtd", "split-compile",
 ))  # fmt: skip
-_PTXAS_FILE = ("options-file", "optf")
-
-_MAX_OPTIONS_BYTES = 1 << 20
-
-
-FlagFile = tuple[int, str, bytes]
 
 
 class RawFlags(NamedTuple):
@@ -81,25 +72,23 @@ class RawFlags(NamedTuple):
         unknown: Reason why they cannot be keyed; "" if they can.
         forced: Files that they include before the text, in order.
         definitions: Macros that they define; None means no value.
-        files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
         is_relocatable: Whether they may ask for relocatable code.
     """
 
     unknown: str = ""
     forced: tuple[str, ...] = ()
     definitions: tuple[tuple[str, str | None], ...] = ()
-    files: tuple[FlagFile, ...] = ()
     is_relocatable: bool = False
 
 
 def read_flags(flags: Sequence[str]) -> RawFlags:
-    """Read flags as NVRTC does, and the files that they name."""
+    """Read flags as NVRTC does."""
     unknown, is_relocatable = "", False
     forced: list[str] = []
     definitions: list[tuple[str, str | None]] = []
-    for_ptxas: list[tuple[int, str]] = []
-    rest = iter(enumerate(flags))
-    for index, flag in rest:
+    for_ptxas: list[str] = []
+    rest = iter(flags)
+    for flag in rest:
         name, equals, value = flag.partition("=")
         if flag in _SWITCHES:
             is_relocatable |= flag in _OF_LINKING
@@ -110,7 +99,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
             unknown = unknown or _unknown(flag)
             continue
         if not equals:
-            index, value = next(rest, (index, ""))
+            value = next(rest, "")
             if value == "" or (value.startswith("-") and name not in _FOR_PTXAS):
                 unknown = unknown or f"the flag {flag} takes what follows it as its value: {value!r}"
         if name in ("--split-compile", "-split-compile") and not value.strip("0 "):
@@ -122,46 +111,27 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
             macro, has_value, text = value.partition("=")
             definitions.append((macro.strip(), text if has_value else None))
         elif name in _FOR_PTXAS:
-            for_ptxas.append((index, value))
-    unknown_there, files = _read_ptxas_flags(for_ptxas)
-    unknown = unknown or unknown_there
-    is_relocatable |= bool(unknown or files) or any(value in _OF_LINKING for _index, value in for_ptxas)
-    return RawFlags(unknown, tuple(forced), tuple(definitions), files, is_relocatable)
+            for_ptxas.append(value)
+    unknown = unknown or _unknown_to_ptxas(for_ptxas)
+    is_relocatable |= bool(unknown) or any(value in _OF_LINKING for value in for_ptxas)
+    return RawFlags(unknown, tuple(forced), tuple(definitions), is_relocatable)
 
 
-def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = False) -> tuple[str, tuple[FlagFile, ...]]:
-    """Parse elements for ptxas, each with its index. Returns the reason why they cannot be keyed, and files named."""
-    files: list[FlagFile] = []
+def _unknown_to_ptxas(flags: Sequence[str]) -> str:
+    """The reason why elements for ptxas cannot be keyed; "" if they can."""
     rest = iter(flags)
-    for index, flag in rest:
+    for flag in rest:
         name, equals, value = flag.partition("=")
         word = name.removeprefix("-").removeprefix("-") if name.startswith("-") else ""
         if not equals and (word in _PTXAS_SWITCHES or (name.startswith("-O") and name[2:].isdigit())):
             continue
         if not equals:
-            index, value = next(rest, (index, ""))
-        if word in _PTXAS_FILE and not is_nested:
-            try:
-                with open(value, "rb") as file:
-                    content = file.read(_MAX_OPTIONS_BYTES)
-            except (OSError, ValueError) as error:
-                return f"the file of the flag {flag} cannot be read: {error}", ()
-            unknown = "it is too large" if len(content) == _MAX_OPTIONS_BYTES else _unknown_in(content)
-            if unknown:
-                return f"{value}: {unknown}", ()
-            files.append((index, value, content))
-        elif word not in _PTXAS_VALUED:
-            return _unknown(flag), ()
-        elif word == "split-compile" and not value.strip("0 "):
-            return _of_processors(flag), ()
-    return "", tuple(files)
-
-
-def _unknown_in(content: bytes) -> str:
-    """Reason why a file of flags for ptxas cannot be keyed (quotes and nested files among others); "" if it can."""
-    words = content.decode("utf-8", "surrogateescape").split()
-    odd = next((each for each in words if not each.isprintable() or not set(each).isdisjoint("\"'\\#$@")), None)
-    return _unknown(odd) if odd else _read_ptxas_flags([*enumerate(words)], is_nested=True)[0]
+            value = next(rest, "")
+        if word not in _PTXAS_VALUED:
+            return _unknown(flag)
+        if word == "split-compile" and not value.strip("0 "):
+            return _of_processors(flag)
+    return ""
 
 
 def _of_processors(flag: str) -> str:
@@ -170,22 +140,6 @@ def _of_processors(flag: str) -> str:
 
 def _unknown(flag: str) -> str:
     return f"the effect of the flag {flag} is not known; depends=[...] can name what it reads"
-
-
-@contextmanager
-def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tuple[str, ...]]:
-    """Yield the flags with private copies of the named files, so that the bytes that were keyed are compiled."""
-    from ...headers.observer import own_files
-
-    with ExitStack() as stack:
-        written = list(flags)
-        for index, path, content in files:
-            copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="numba_kcache_"))
-            copy.write(content)
-            copy.flush()
-            written[index] = written[index].removesuffix(path) + copy.name
-            own_files.add(copy.name)
-        yield tuple(written)
 
 
 def working_folder() -> str:

@@ -52,8 +52,9 @@ _COMPILERS_OWN = (
 )  # fmt: skip
 """Prefixes of the names of the toolkit's own variables (tables, texts, constants), which are never written to."""
 
-_COMPILERS_SCOPES = r"(?:4cuda|3cub|6thrust|3std|18cooperative_groups)L?\d"
-"""The namespaces of `_COMPILERS_OWN` in a mangled name, after `_ZN` and before the length of a member's name."""
+_COMPILERS_SCOPES = r"(?:4cuda|3cub|6thrust|3std|18cooperative_groups)L?\d|\d+__"
+"""The namespaces of `_COMPILERS_OWN` in a mangled name, after `_ZN` and before the length of a member's name, and those
+whose names are reserved (C++17, 5.10 [lex.name], 3), as `__cccl_internal` is."""
 
 _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""

@@ -114,23 +114,19 @@ class Probe(NamedTuple):
         )
 
 
-def make_probe(
-    names: Iterable[str], declared: Iterable[Declaration], *, has_decltype: bool = True, signature: str | None = None
-) -> Probe:
+def make_probe(names: Iterable[str], declared: Iterable[Declaration], *, signature: str | None = None) -> Probe:
     """Make a probe for the symbols of these names, and for the types of instances among them and of declarations.
 
     Args:
         names: The user's name expressions.
         declared: Variables, and kernels whose symbol does not contain their types.
-        has_decltype: Whether the language is C++11 or later.
         signature: Types of a function's parameters, whose mangled form is returned under the key `SIGNATURE`.
     """
     names = tuple(dict.fromkeys(names))
     asked: dict[str, str] = {}
-    wanted = tuple(dict.fromkeys(each for each in declared if not each.is_template)) if has_decltype else ()
-    if has_decltype:
-        asked |= {name: f"{PROBE}<decltype({name})>" for name in names}
-        asked |= {each.own_name if each.has_c_name else each.name: _expression(each) for each in wanted}
+    wanted = tuple(dict.fromkeys(each for each in declared if not each.is_template))
+    asked |= {name: f"{PROBE}<decltype({name})>" for name in names}
+    asked |= {each.own_name if each.has_c_name else each.name: _expression(each) for each in wanted}
     if signature is not None:
         asked[SIGNATURE] = f"{PROBE}<void({signature})>"
     return Probe(names, asked, wanted)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, overload
 
-from ..frontends.options import Arch
 from ..model import Parameter
 from . import Kernel
+from .options import Arch
 
 class SourceKernel(Kernel):
     """A `Kernel` of CUDA C++, PTX or compiled code (cubin, fatbin, LTO-IR)."""
