@@ -161,24 +161,23 @@ SYSTEMS = {
 # -- what a child does ----------------------------------------------------------------------------------
 
 
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def look_up(name: str, starts_with: str) -> dict[str, float]:
     """Seconds by name: of CUB alone if `starts_with` is "cub", else of the plain kernels and of CUB after them."""
     system = SYSTEMS[name]
     assert system.look_up
     plain = [system.look_up(plain_source(number), f"k{number}", False) for number in range(6)]
-    cub = [system.look_up(source_with(CUB), "k", True)] if system.with_headers else []
-    found = {}
-    for kind, calls in ((CUB, cub),) if starts_with == "cub" and cub else (("no includes", plain), (CUB, cub)):
-        times = []
-        for call in calls:
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        if kind == CUB and cub:
-            found[f"{CUB}, {'first' if starts_with == 'cub' else 'after'}"] = times[0]
-        elif times:
-            found |= {"no includes, first": times[0], "no includes, after": median(times[1:])}
-    return found
+    cub = system.look_up(source_with(CUB), "k", True) if system.with_headers else None
+    if cub and starts_with == "cub":
+        return {f"{CUB}, first": timed(cub)}
+    first, *others = map(timed, plain)
+    found = {"no includes, first": first, "no includes, after": median(others)}
+    return {**found, f"{CUB}, after": timed(cub)} if cub else found
 
 
 def learn(header: str) -> dict[str, float]:
@@ -264,41 +263,41 @@ def measure_learning(result: Result, count: int) -> None:
 # -- stale code -----------------------------------------------------------------------------------------
 
 
-def edit(folder: Path) -> int:
-    (folder / "second/value.h").write_text("#define VALUE 1731100005 // edited\n")
-    return 1731100005
+class Change(NamedTuple):
+    """A file that is written, and the number that the kernel of `VALUE` then writes.
 
+    Args:
+        path: The file.
+        value: The number.
+        text: The file's new content.
+        keeps_time: Whether the file gets its old times.
+    """
 
-def edit_same_size(folder: Path) -> int:
-    path = folder / "second/value.h"
-    before = path.stat()
-    path.write_text("#define VALUE 1731100002\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return 1731100002
+    path: str
+    value: int
+    text: str
+    keeps_time: bool = False
 
-
-def shadow(folder: Path) -> int:
-    (folder / "first/value.h").write_text("#define VALUE 1731100003\n")
-    return 1731100003
-
-
-def add_asked_header(folder: Path) -> int:
-    (folder / "second/asked.h").write_text("")
-    return 1731100004
+    def make(self, folder: Path) -> None:
+        path = folder / self.path
+        before = path.stat() if self.keeps_time else None
+        path.write_text(self.text)
+        if before:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 CHANGES = {
-    "header edited": edit,
-    "same size and mtime": edit_same_size,
-    "header in an earlier folder": shadow,
-    "`__has_include` answered": add_asked_header,
+    "header edited": Change("second/value.h", 1731100005, "#define VALUE 1731100005 // edited\n"),
+    "same size and mtime": Change("second/value.h", 1731100002, "#define VALUE 1731100002\n", keeps_time=True),
+    "header in an earlier folder": Change("first/value.h", 1731100003, "#define VALUE 1731100003\n"),
+    "`__has_include` answered": Change("second/asked.h", 1731100004, ""),
 }
 
 
 def outcome_of(system: str, name: str) -> str:
     """Say "right", "stale" or the system's own message after one change; "–" if the change does not apply to it."""
     change = CHANGES[name]
-    if "working directory" in system and change is shadow:
+    if "working directory" in system and change.path.startswith("first"):
         return "–"
     with Folders() as folders:
         searched = folders("first"), folders("second")
@@ -311,9 +310,9 @@ def outcome_of(system: str, name: str) -> str:
         before = served()
         if before != 1731100001:
             return str(before)
-        wanted = change(folders.root)
+        change.make(folders.root)
         after = served()
-        return "right" if after == wanted else "stale" if after == before else str(after)
+        return "right" if after == change.value else "stale" if after == before else str(after)
 
 
 def measure(result: Result, arguments: argparse.Namespace) -> None:
