@@ -120,13 +120,16 @@ def both(name: str, number: int, folders: Folders) -> dict[str, float]:
 
 
 def measure(result: Result, arguments: argparse.Namespace) -> None:
-    chosen = set((arguments.only or ";".join(PAIRS)).split(";")) - set(vars(arguments)["except"].split(";"))
+    usual = [name for name in PAIRS if not (arguments.quick and name.endswith(", torch"))]  # torch takes seconds
+    chosen = set(arguments.only.split(";") if arguments.only else usual) - set(vars(arguments)["except"].split(";"))
     end = time.monotonic() + arguments.within
     with Folders() as folders:
         result.take("the cubin of the bare system", "cubin", folder=folders("warm"))
-        for number in rounds(max(arguments.pairs, arguments.cold), fills=2):  # one fills the cache, one reads it
+        fills = 1 if arguments.quick else 2  # one fills the cache, one reads it
+        for number in rounds(max(arguments.pairs, arguments.cold), fills=fills):
             for name in [name for name in PAIRS if name in chosen and name not in result.left_out]:
-                count, begin = (arguments.cold, -1) if PAIRS[name].is_cold else (arguments.pairs, -2)
+                is_cold = PAIRS[name].is_cold
+                count, begin = (arguments.cold, 1 - fills) if is_cold else (arguments.pairs, -fills)
                 if not begin <= number < count or (number > 2 and time.monotonic() > end):
                     continue
                 try:

@@ -57,4 +57,4 @@ def child(system: str, batches: str) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(7, 4), batches=(41, 11))
+    run(__doc__, measure, child, rounds=(7, 3), batches=(41, 11))
