@@ -84,7 +84,7 @@ def run(
 
 
 def main() -> int:
-    from header import machine_header
+    from harness import machine_header
 
     tests, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2] if len(sys.argv) > 2 else ".").resolve()
     files = sys.argv[3:] or list(FILES)

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from header import commit, machine_header  # noqa: E402
+from harness import commit, machine_header  # noqa: E402
 
 
 def main() -> int:

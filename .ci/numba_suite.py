@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
-from header import machine_header
+from harness import machine_header
 
 EXPECTED = re.compile(r"test_caching\.|test_cache")
 """Tests that may fail with this cache: those of Numba's own cache."""

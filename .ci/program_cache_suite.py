@@ -71,7 +71,7 @@ def run(tests: list[str], folder: Path, *, is_ours: bool) -> dict[str, tuple[str
 
 
 def main() -> int:
-    from header import machine_header
+    from harness import machine_header
 
     with tempfile.TemporaryDirectory() as folder:
         tests = [str(Path(each).resolve()) for each in sys.argv[1].split(",")]

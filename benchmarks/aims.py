@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
-from performance import NoResult, digits, result_of, table
+from results import NoResult, digits, result_of, table
 
 OURS, INSTALLED, THEIRS = "numba_kcache", "numba_kcache.install()", "numba-cuda-mlir cache=True"
 COUNTS = ("0", "1", "2", "4")
@@ -202,6 +202,4 @@ def aims() -> str:
         if how == "**missed**" and aim.cause:
             causes += textwrap.wrap(f"- {aim.what}: {aim.cause}.", 119, subsequent_indent="  ")
     total = f"{counts['met']} met, {counts['**missed**']} missed, {counts['not measured']} not measured."
-    return "\n".join(
-        [*table("aim", ("limit", "measured", "", "result"), rows), "", total, *[""] * bool(causes), *causes]
-    )
+    return "\n".join([*table("aim | limit | measured |  | result", rows), "", total, *[""] * bool(causes), *causes])

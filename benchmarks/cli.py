@@ -10,23 +10,18 @@ Run         python benchmarks/cli.py [--entries 0,1,20000] [--rounds 7] [--json 
 from __future__ import annotations
 
 import argparse
-import compileall
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from hashlib import sha256
 from pathlib import Path
 
-from header import Result
+from harness import ROOT, Folders, Result, rounds, run, seconds
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import ENTRY, StoredEntry
 
-ROOT = Path(__file__).resolve().parent.parent
 VERBS = {
     "info": ("info",),
     "list": ("list",),
@@ -42,8 +37,7 @@ SOURCE = 'extern "C" __global__ void saxpy(float a, const float *x, float *y) { 
 def compiled() -> StoredEntry:
     """One entry as a compile stores it: `verify` reads its machine code."""
     with tempfile.TemporaryDirectory() as folder:
-        kernel = cached_kernel(SOURCE, arch="sm_90", cache=KernelCache(folder))
-        kernel.compile()
+        cached_kernel(SOURCE, arch="sm_90", cache=KernelCache(folder)).compile()
         found = DiskStore(folder).get(next(iter(DiskStore(folder).files(ENTRY))).key)
     assert found is not None
     return found
@@ -62,35 +56,19 @@ def fill(directory: Path, entries: int) -> None:
     store.writer.limits.wait()
 
 
-def seconds(*words: str) -> float:
-    """Wall time of one process."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-    return time.perf_counter() - start
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", default="0,1,20000")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples: dict[str, list[float]] = {}
-    result = Result(arguments.json, "cli")
-    with tempfile.TemporaryDirectory() as folder:
-        for entries in map(int, arguments.entries.split(",")):
-            directory = Path(folder) / f"{entries}"
-            fill(directory, entries)
-            for _ in range(arguments.rounds):
-                bare = seconds("-c", "pass")
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    sizes = arguments.entries or ("0,1,2000" if arguments.quick else "0,1,20000")
+    with Folders() as folders:
+        for entries in map(int, sizes.split(",")):
+            fill(folders(entries), entries)
+            for _ in rounds(arguments.rounds, arguments.within):
+                bare = seconds([sys.executable, "-c", "pass"], cwd=ROOT)
                 for name, words in VERBS.items():
-                    taken = seconds("-m", "numba_kcache", *words, "--directory", str(directory))
-                    samples.setdefault(f"{name}, {entries} entries", []).append(taken - bare)
-                result.write(samples)
-    for name, taken in samples.items():
-        print(f"{name:<32} {statistics.median(taken) * 1e3:7.0f} ms  (worst {max(taken) * 1e3:.0f})")
+                    command = [sys.executable, "-m", "numba_kcache", *words, "--directory", folders(entries)]
+                    taken = seconds(command, cwd=ROOT)
+                    result.samples.setdefault(f"{name}, {entries} entries", []).append(taken - bare)
+                result.write()
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, rounds=(7, 3), entries="")

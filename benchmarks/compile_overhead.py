@@ -17,27 +17,24 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
-import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from fresh import ROOT
+from harness import ROOT, Folders, Result, answer, run, say, start
 
 ARCH = "sm_90"
 
 
-def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
+def texts(folder: str) -> Iterator[tuple[str, str]]:
     """Place and text of everything that might be a source: .cu files, strings of Python code, code blocks of pages."""
-    if folder is not None:
-        yield from ((path.name, path.read_text("utf-8", "replace")) for path in sorted(folder.rglob("*.cu")))
+    if folder:
+        yield from ((path.name, path.read_text("utf-8", "replace")) for path in sorted(Path(folder).rglob("*.cu")))
         return
     for part in ("tests", "examples", "docs", "benchmarks"):
         for path in sorted((ROOT / part).rglob("*")):
@@ -65,8 +62,12 @@ def kind_of(text: str) -> str:
     return next((kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in names)), "nothing")
 
 
-def compile_alone(text: str, flags: list[bytes]) -> int | None:
-    """Compile by NVRTC alone; return the size of the cubin in bytes, or None if NVRTC refuses the text."""
+def compile_alone(text: str, flags: list[bytes]) -> None:
+    """Compile by NVRTC alone.
+
+    Raises:
+        ValueError: NVRTC refuses the text.
+    """
     from cuda.bindings import nvrtc
 
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"source.cu", 0, [], [])
@@ -76,10 +77,11 @@ def compile_alone(text: str, flags: list[bytes]) -> int | None:
         _, size = nvrtc.nvrtcGetCUBINSize(program)
         nvrtc.nvrtcGetCUBIN(program, bytearray(size))
     nvrtc.nvrtcDestroyProgram(program)
-    return size or None
+    if not size:
+        raise ValueError(text)
 
 
-def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
+def measure_all(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
     """Least CPU seconds of each source by NVRTC alone and by this package; texts that NVRTC refuses are left out."""
     import numba_kcache
     from numba_kcache import cached_module
@@ -88,8 +90,8 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
     flags = [b"--no-cache", f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
     found: dict[str, dict[str, float]] = {}
     for number in range(-1, rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            cache = numba_kcache.KernelCache(folder)
+        with Folders() as folders:
+            cache = numba_kcache.KernelCache(folders())
             for text, location in list(sources.items()):
                 least = found.setdefault(location, {"alone": float("inf"), "ours": float("inf")})
                 for side in ("alone", "ours") if number % 2 else ("ours", "alone"):
@@ -98,8 +100,8 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
                     try:
                         if side == "ours":
                             cached_module(text, arch=ARCH, cache=cache).compile()
-                        elif compile_alone(text, flags) is None:
-                            raise ValueError
+                        else:
+                            compile_alone(text, flags)
                     except (ValueError, numba_kcache.KCacheError):  # not a complete source
                         del sources[text], found[location]
                         break
@@ -108,19 +110,12 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
     return found
 
 
-def measure_in_processes(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Divide the sources among processes, each on a core of its own, and collect their figures."""
-    cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
-    words = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--limit", str(arguments.limit)]
-    words += ["--sources", str(arguments.sources)] if arguments.sources else []
-    children = [
-        subprocess.Popen([*words, "--child", str(index), str(len(cores)), str(core)], stdout=subprocess.PIPE, text=True)
-        for index, core in enumerate(cores)
-    ]
-    found: dict[str, dict[str, float]] = {}
-    for child in children:
-        found |= json.loads(child.communicate()[0].splitlines()[-1])
-    return found
+def child(number: str, of: str, core: str, rounds: str, limit: str, folder: str = "") -> None:
+    """Measure every `of`-th source on one core."""
+    os.sched_setaffinity(0, [int(core)])
+    pairs = reversed([*texts(folder)])
+    chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
+    say(**measure_all(dict([*chosen.items()][: int(limit)][int(number) :: int(of)]), int(rounds)))
 
 
 def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -136,43 +131,26 @@ def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=100_000, help="sources at most")
-    parser.add_argument("--sources", type=Path, help="a folder with .cu files")
-    parser.add_argument("--processes", type=int, default=8, help="at most; one to a core")
-    parser.add_argument("--child", type=int, nargs=3)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    if arguments.child:
-        number, of, core = arguments.child
-        os.sched_setaffinity(0, [core])
-        pairs = reversed([*texts(arguments.sources)])
-        chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
-        print(json.dumps(measure(dict([*chosen.items()][: arguments.limit][number::of]), arguments.rounds)))
-        return
-    from header import machine_header, write_result
-
-    samples = measure_in_processes(arguments)
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
+    with Folders() as folders:
+        more = (arguments.rounds, arguments.limit, *filter(None, [arguments.sources]))
+        words = [[sys.argv[0], "--child", index, len(cores), core, *more] for index, core in enumerate(cores)]
+        for each in [start(each, folders()) for each in words]:
+            found = answer(each, 600)
+            assert isinstance(found, dict), found
+            found.pop("end")
+            result.samples |= found
     kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
-    summary: dict[str, Any] = {**summary_of(samples), "from": arguments.sources.name if arguments.sources else ""}
+    summary: dict[str, Any] = summary_of(result.samples)
     summary["kinds"] = {
         kind: summary_of(of_kind)
         for kind in ("nothing", *reversed(KINDS))
-        if (of_kind := {location: each for location, each in samples.items() if kinds[location] == kind})
+        if (of_kind := {location: each for location, each in result.samples.items() if kinds[location] == kind})
     }
-    for name, of in (("all", summary), *summary["kinds"].items()):
-        figures = ", ".join(f"{word} {value:.3g}" for word, value in of.items() if isinstance(value, (int, float)))
-        print(f"{name}: {figures}")
-    ratios = {location: each["ours"] / each["alone"] for location, each in samples.items()}
-    for location, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
-        least = samples[location]
-        print(f"{ratio:6.2f} {least['alone'] * 1e3:8.1f} {least['ours'] * 1e3:8.1f} ms  {location}")
-    if arguments.json:
-        write_result(arguments.json, "compile_overhead", machine_header(), samples, summary=summary)
+    result.write(summary=summary)
+    print(summary)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, child, rounds=(3, 1), limit=(100_000, 40), processes=(8, 8), sources="")

@@ -15,14 +15,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fresh import environment, reason
-from header import Result
+from harness import Folders, Result, environment, reason, rounds, run
 
 PROGRAMS = {
     "complex_struct": ["custom_struct/complex_struct.py"],  # RawKernel
@@ -46,11 +44,10 @@ def sample(system: str, words: list[str], folder: Path, root: Path) -> tuple[flo
         RuntimeError: It failed, with its last line.
     """
     program, *rest = words
-    command = [sys.executable, *SYSTEMS[system], str(root / program), *rest]
     begin = time.perf_counter()
     done = subprocess.run(
-        command, env=environment(folder, {"CUPY_SEED": "1"}), cwd=(root / program).parent, capture_output=True,
-        text=True, check=False, timeout=240,
+        [sys.executable, *SYSTEMS[system], str(root / program), *rest], env=environment(folder, {"CUPY_SEED": "1"}),
+        cwd=(root / program).parent, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     seconds = time.perf_counter() - begin
     if done.returncode:
@@ -73,57 +70,42 @@ def codes_here(folder: Path) -> dict[str, bytes]:
     return {parts["component[cupy]"]: each.artifact.cubin for parts, each in named if "component[cupy]" in parts}
 
 
-def measured(words: list[str], root: Path, rounds: int) -> dict[str, Any]:
-    """Run a program `rounds` times cold and warm with each system, and compare results."""
+def measured(words: list[str], root: Path, count: int) -> dict[str, Any]:
+    """Run a program `count` times cold and warm with each system, and compare results."""
     times: dict[str, dict[str, list[float]]] = {system: {"cold": [], "warm": []} for system in SYSTEMS}
-    said, found = set(), {}
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as folder:
+    said = set()
+    for _ in rounds(count):
+        with Folders() as folders:
             for when in ("cold", "warm"):
                 for system in SYSTEMS:
-                    own = Path(folder, system)
-                    own.mkdir(exist_ok=True)
-                    seconds, text = sample(system, words, own, root)
+                    seconds, text = sample(system, words, folders(system), root)
                     times[system][when].append(seconds)
                     said.add(text)
-            plain, ours = codes(Path(folder, "plain")), codes_here(Path(folder, "numba_kcache"))
+            plain, ours = codes(folders("plain")), codes_here(folders("numba_kcache"))
     found = {system: {when: median(each) for when, each in rows.items()} for system, rows in times.items()}
     same = bool(ours) and all(plain.get(name) == code for name, code in ours.items())
+    is_equal = same and len(said) == 1
     return {
         **found,
         "cold_ratio": found["numba_kcache"]["cold"] / found["plain"]["cold"],
         "warm_more_ms": 1e3 * (found["numba_kcache"]["warm"] - found["plain"]["warm"]),
         "kernels": len(ours),
-        "results": "same bits"
-        if same and len(said) == 1
-        else f"{len(said)} texts, code {'same' if same else 'differs'}",
+        "results": "same bits" if is_equal else f"{len(said)} texts, code {'same' if same else 'differs'}",
         "times": times,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=Path, default=Path("build/cupy/examples"), help="CuPy's folder `examples`")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", help="names, with commas between")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    result, samples = Result(arguments.json, (__doc__ or "").splitlines()[0]), {}
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    os.umask(0o077)
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
         try:
-            samples[name] = measured(PROGRAMS[name], arguments.programs.resolve(), arguments.rounds)
+            found = measured(PROGRAMS[name], Path(arguments.programs).resolve(), arguments.rounds)
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            result.leave_out(name, str(error))
             continue
-        row = samples[name]
-        print(
-            f"{name:18} cold {row['cold_ratio']:.2f}x, warm {row['warm_more_ms']:+.0f} ms, {row['kernels']} kernels, "
-            f"{row['results']}",
-            flush=True,
-        )
-        result.write(samples)
+        result.samples[name] = found
+        result.write()
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
-    main()
+    run(__doc__, measure, rounds=(5, 2), programs="build/cupy/examples", only="")

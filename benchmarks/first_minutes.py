@@ -16,12 +16,11 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from header import ROOT, machine_header, write_result
+from harness import ROOT, Folders, Result, reason, run
 from project import built, megabytes
 
 PROGRAM = re.compile(r"^### ([^\n]+)\n\n`pip install ([^`]+)`[^\n]*\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -53,7 +52,7 @@ def first_minutes(wheel: Path, words: list[str], text: str, folder: Path) -> dic
         done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
         result[f"{step}_s"] = time.perf_counter() - begin
         if done.returncode:
-            raise ValueError(f"{step}: {done.stderr.strip().splitlines()[-1]}")
+            raise ValueError(f"{step}: {reason(done.stderr)}")
         if step in ("first", "second"):
             (result[f"{step}_hits"],) = (int(each) for each in re.findall(r"hits +(\d+)", done.stdout))
             result["compiled_ahead"] = "no GPU here" in done.stdout
@@ -62,26 +61,17 @@ def first_minutes(wheel: Path, words: list[str], text: str, folder: Path) -> dic
     return result | {"megabytes": megabytes(folder / "environment"), "packages": packages}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the program that installs least")
-    parser.add_argument("--wheel", type=Path, help="install this wheel; without it one is built from this commit")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    samples: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as parent:
-        wheel = arguments.wheel or built(ROOT, Path(parent, "dist"))
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    with Folders() as folders:
+        wheel = Path(arguments.wheel) if arguments.wheel else built(ROOT, folders.root / "dist")
         for heading, words, text in programs()[: 1 if arguments.quick else None]:
-            with tempfile.TemporaryDirectory(dir=parent) as folder:
+            with Folders() as own:
                 try:
-                    samples[heading] = first_minutes(wheel.resolve(), words, text, Path(folder))
+                    result.samples[heading] = first_minutes(wheel.resolve(), words, text, own())
                 except (OSError, ValueError, subprocess.CalledProcessError) as error:  # no network, no space
-                    left_out[heading] = str(error)[:200]
-                print(heading, samples.get(heading, left_out.get(heading)), flush=True)
-            if arguments.json:
-                write_result(arguments.json, "first_minutes", machine_header(), samples, left_out=left_out)
+                    result.leave_out(heading, str(error)[:200])
+            result.write()
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, wheel="")

@@ -16,42 +16,149 @@ Not shown   A cold page cache, a network file system. Systems that are not insta
 from __future__ import annotations
 
 import argparse
-import compileall
-import json
 import os
-import re
-import statistics
 import struct
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
-from fresh import reason
+from harness import Folders, Result, fresh, run, say
+from programs import cupy_options
 
 ARCH = "sm_90"
-PLAIN = 'extern "C" __global__ void k%d(float *x) { x[threadIdx.x] *= %d; }'
+CUB = "cub/block/block_reduce.cuh"
 WITH_HEADERS = {
-    "cub/block/block_reduce.cuh": "using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);",
+    CUB: "using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);",
     "cooperative_groups.h": "cooperative_groups::this_thread_block().sync(); *o = 1;",
     "cuda/std/array": "cuda::std::array<int, 3> a{*o, 2, 3}; o[1] = a[0];",
     "cuda_fp16.h": "*o = __half2int_rn(__int2half_rn(*o));",
 }
-CUB = next(iter(WITH_HEADERS))
+VALUE = """#include "value.h"
+#if __has_include("asked.h")
+#undef VALUE
+#define VALUE 1731100004
+#endif
+__device__ volatile int value = VALUE;
+extern "C" __global__ void k(int *o) { *o = value; }
+"""
+CORES = os.cpu_count() or 1
 
 
 def plain_source(number: int) -> str:
     """A kernel with a name of its own."""
-    return PLAIN % (number, number)
+    return f'extern "C" __global__ void k{number}(float *x) {{ x[threadIdx.x] *= {number}; }}'
 
 
 def source_with(header: str) -> str:
     return f'#include <{header}>\nextern "C" __global__ void k(int *o) {{ {WITH_HEADERS[header]} }}'
+
+
+def constant(cubin: bytes) -> int:
+    """The number that the kernel of `VALUE` writes: an initialised variable of the module."""
+    (found,) = (number for number in range(1731100001, 1731100006) if struct.pack("<i", number) in cubin)
+    return found
+
+
+# -- the systems: each makes a function that looks up a source, and says which value it serves ----------
+
+
+class System(NamedTuple):
+    """A cache.
+
+    Args:
+        look_up: Gets a source, the name of its kernel and whether it has headers; returns a function that looks it up.
+        value: Gets include folders; returns the number that the kernel of `VALUE` writes.
+        with_headers: Whether it looks up sources with headers.
+    """
+
+    look_up: Callable[[str, str, bool], Callable[[], object]] | None
+    value: Callable[[list[str]], int]
+    with_headers: bool = True
+
+
+def ours(source: str, _name: str, _has_headers: bool) -> Callable[[], object]:
+    from numba_kcache import cached_kernel
+
+    kernel = cached_kernel(source, arch=ARCH)
+    return lambda: kernel.cubin(ARCH)
+
+
+def our_value(folders: list[str]) -> int:
+    from numba_kcache import cached_kernel
+
+    return constant(cached_kernel(VALUE, arch=ARCH, include_dirs=folders).cubin(ARCH))
+
+
+def core(source: str, _name: str, _has_headers: bool, folders: list[str] | None = None) -> Callable[[], bytes]:
+    from cuda.core import Program, ProgramOptions
+    from cuda.core.utils import FileStreamProgramCache
+
+    cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
+
+    def look_up() -> bytes:
+        options = ProgramOptions(arch=ARCH, no_cache=True, include_path=folders)
+        return bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
+
+    return look_up
+
+
+def core_value(folders: list[str]) -> int:
+    return constant(core(VALUE, "k", True, folders)())
+
+
+def core_value_beside(folders: list[str]) -> int:
+    """cuda.core's cache refuses include folders, but NVRTC searches the working directory anyway."""
+    os.chdir(folders[-1])
+    return constant(core(VALUE, "k", True)())
+
+
+def cupy(source: str, name: str, has_headers: bool) -> Callable[[], object]:
+    import cupy
+
+    cupy.ones(4)
+    kernel = cupy.RawKernel(source, name, cupy_options("a header" if has_headers else ""), backend="nvrtc")
+    return kernel.compile  # type: ignore[no-any-return]
+
+
+def cupy_value(folders: list[str]) -> int:
+    import cupy
+
+    out = cupy.zeros(1, cupy.int32)
+    cupy.RawKernel(VALUE, "k", tuple(f"-I{folder}" for folder in folders), backend="nvrtc")((1,), (1,), (out,))
+    return int(out[0])
+
+
+def pycuda(source: str, _name: str, _has_headers: bool) -> Callable[[], object]:
+    from pycuda.compiler import compile as compile_cubin
+
+    return lambda: compile_cubin(source, arch=ARCH, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
+
+
+def pycuda_value(folders: list[str]) -> int:
+    import numpy as np
+    import pycuda.autoprimaryctx
+    from pycuda import driver
+    from pycuda.compiler import SourceModule
+
+    assert pycuda.autoprimaryctx
+    out = np.zeros(1, np.int32)
+    module = SourceModule(VALUE, include_dirs=folders, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
+    module.get_function("k")(driver.Out(out), block=(1, 1, 1), grid=(1, 1))
+    return int(out[0])
+
+
+SYSTEMS = {
+    "numba_kcache": System(ours, our_value),
+    "cuda.core FileStreamProgramCache": System(core, core_value, with_headers=False),
+    "cuda.core, headers in the working directory": System(None, core_value_beside),
+    "cupy RawKernel": System(cupy, cupy_value),
+    "pycuda (nvcc --preprocess)": System(pycuda, pycuda_value),
+}
+
+# -- what a child does ----------------------------------------------------------------------------------
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -60,68 +167,20 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-# -- lookups, each in a fresh process -------------------------------------------------------------------
-
-
-def lookup_ours(starts_with: str) -> dict[str, float]:
-    from numba_kcache import cached_kernel
-
-    plain = [cached_kernel(plain_source(number), arch=ARCH) for number in range(6)]
-    cub = cached_kernel(source_with(CUB), arch=ARCH)
-    return lookups(starts_with, [lambda kernel=kernel: kernel.cubin(ARCH) for kernel in plain], lambda: cub.cubin(ARCH))
-
-
-def lookup_cuda_core(starts_with: str) -> dict[str, float]:
-    from cuda.core import Program, ProgramOptions
-    from cuda.core.utils import FileStreamProgramCache
-
-    cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
-
-    def look_up(source: str) -> bytes:
-        options = ProgramOptions(arch=ARCH, no_cache=True)
-        return bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
-
-    return lookups(starts_with, [lambda number=number: look_up(plain_source(number)) for number in range(6)], None)
-
-
-def lookup_cupy(starts_with: str) -> dict[str, float]:
-    import cupy
-
-    cupy.ones(4)
-    folders = tuple(f"-I{folder}" for folder in toolkit_dirs())
-    plain = [cupy.RawKernel(plain_source(number), f"k{number}", backend="nvrtc") for number in range(6)]
-    cub = cupy.RawKernel(source_with(CUB), "k", folders, backend="nvrtc")
-    return lookups(starts_with, [kernel.compile for kernel in plain], cub.compile)
-
-
-def lookup_pycuda(starts_with: str) -> dict[str, float]:
-    from pycuda.compiler import compile as compile_cubin
-
-    options = {"arch": ARCH, "cache_dir": os.environ["KC_BENCH_DIR"], "no_extern_c": True}
-    plain = [lambda number=number: compile_cubin(plain_source(number), **options) for number in range(6)]
-    return lookups(starts_with, plain, lambda: compile_cubin(source_with(CUB), **options))
-
-
-def lookups(starts_with: str, plain: list[Callable[[], object]], cub: Callable[[], object] | None) -> dict[str, float]:
+def look_up(name: str, starts_with: str) -> dict[str, float]:
     """Seconds by name: of CUB alone if `starts_with` is "cub", else of the plain kernels and of CUB after them."""
-    found = {}
-    if cub is not None and starts_with == "cub":
+    system = SYSTEMS[name]
+    assert system.look_up
+    plain = [system.look_up(plain_source(number), f"k{number}", False) for number in range(6)]
+    cub = system.look_up(source_with(CUB), "k", True) if system.with_headers else None
+    if cub and starts_with == "cub":
         return {f"{CUB}, first": timed(cub)}
-    first, *others = (timed(each) for each in plain)
-    found |= {"no includes, first": first, "no includes, after": statistics.median(others)}
-    return found if cub is None else {**found, f"{CUB}, after": timed(cub)}
+    first, *others = map(timed, plain)
+    found = {"no includes, first": first, "no includes, after": median(others)}
+    return {**found, f"{CUB}, after": timed(cub)} if cub else found
 
 
-def toolkit_dirs() -> list[str]:
-    from numba_kcache.toolchain import installed_include_dirs
-
-    return installed_include_dirs()
-
-
-# -- learning -------------------------------------------------------------------------------------------
-
-
-def learn(header: str, _how: str) -> dict[str, float]:
+def learn(header: str) -> dict[str, float]:
     """Seconds of the compilers, and of the other work of a miss: to find and record the headers that were read."""
     import numba_kcache
     from numba_kcache import cached_kernel
@@ -146,252 +205,125 @@ def learn(header: str, _how: str) -> dict[str, float]:
     return {"compile": compiling, "learn": whole - compiling}
 
 
-# -- stale code -----------------------------------------------------------------------------------------
-
-VALUE = """#include "value.h"
-#if __has_include("asked.h")
-#undef VALUE
-#define VALUE 1731100004
-#endif
-__device__ volatile int value = VALUE;
-extern "C" __global__ void k(int *o) { *o = value; }
-"""
+def child(what: str, *words: str) -> None:
+    if what == "value":
+        system, *folders = words
+        say(value=SYSTEMS[system].value(folders))
+    else:
+        say(**{"lookup": look_up, "learn": learn}[what](*words))
 
 
-def edit(folder: Path) -> int:
-    (folder / "second/value.h").write_text("#define VALUE 1731100005 // edited\n")
-    return 1731100005
-
-
-def edit_same_size(folder: Path) -> int:
-    path = folder / "second/value.h"
-    before = path.stat()
-    path.write_text("#define VALUE 1731100002\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return 1731100002
-
-
-def shadow(folder: Path) -> int:
-    (folder / "first/value.h").write_text("#define VALUE 1731100003\n")
-    return 1731100003
-
-
-def add_asked_header(folder: Path) -> int:
-    (folder / "second/asked.h").write_text("")
-    return 1731100004
-
-
-CHANGES = {
-    "header edited": edit,
-    "same size and mtime": edit_same_size,
-    "header in an earlier folder": shadow,
-    "`__has_include` answered": add_asked_header,
-}
-
-
-def value_ours(folders: list[str]) -> int:
-    from numba_kcache import cached_kernel
-
-    return constant(cached_kernel(VALUE, arch=ARCH, include_dirs=folders).cubin(ARCH))
-
-
-def value_cuda_core(folders: list[str]) -> int:
-    from cuda.core import Program, ProgramOptions
-    from cuda.core.utils import FileStreamProgramCache
-
-    cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
-    options = ProgramOptions(arch=ARCH, no_cache=True, include_path=folders or None)
-    return constant(bytes(Program(VALUE, "c++", options=options).compile("cubin", cache=cache).code))
-
-
-def value_cuda_core_beside(folders: list[str]) -> int:
-    """cuda.core's cache refuses include folders, but NVRTC searches the working directory anyway."""
-    os.chdir(folders[-1])
-    return value_cuda_core([])
-
-
-def value_cupy(folders: list[str]) -> int:
-    import cupy
-
-    out = cupy.zeros(1, cupy.int32)
-    cupy.RawKernel(VALUE, "k", tuple(f"-I{folder}" for folder in folders), backend="nvrtc")((1,), (1,), (out,))
-    return int(out[0])
-
-
-def value_pycuda(folders: list[str]) -> int:
-    import numpy as np
-    import pycuda.autoprimaryctx
-    from pycuda import driver
-    from pycuda.compiler import SourceModule
-
-    assert pycuda.autoprimaryctx
-    out = np.zeros(1, np.int32)
-    module = SourceModule(VALUE, include_dirs=folders, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
-    module.get_function("k")(driver.Out(out), block=(1, 1, 1), grid=(1, 1))
-    return int(out[0])
-
-
-def constant(cubin: bytes) -> int:
-    """The number that the kernel writes: an initialised variable of the module."""
-    (found,) = (number for number in range(1731100001, 1731100006) if struct.pack("<i", number) in cubin)
-    return found
-
-
-SYSTEMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "numba_kcache": (lookup_ours, value_ours),
-    "cuda.core FileStreamProgramCache": (lookup_cuda_core, value_cuda_core),
-    "cuda.core, headers in the working directory": (lookup_cuda_core, value_cuda_core_beside),
-    "cupy RawKernel": (lookup_cupy, value_cupy),
-    "pycuda (nvcc --preprocess)": (lookup_pycuda, value_pycuda),
-}
-LOOKED_UP = [system for system in SYSTEMS if "working directory" not in system]
-"""The systems whose lookups are measured: headers in the working directory make no difference to a lookup."""
-
-MARK = "answer: "
-"""The beginning of the line with a child's answer, since some packages print too."""
+# -- lookups and learning -------------------------------------------------------------------------------
 
 STARTS = ("plain", "cub")
 """The kind of kernel that a process looks up first."""
 
-CORES = os.cpu_count() or 1
+
+def ask(folder: Path, *words: object) -> dict[str, Any] | str:
+    found = fresh([__file__, "--child", *words], folder)
+    if isinstance(found, dict):
+        del found["result"], found["process"]
+    return found
 
 
-def in_process(directory: Path, *arguments: str) -> Any:
-    """Answer of a fresh process of this script; the reason, as text, if it failed."""
-    variables = dict.fromkeys(("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "KC_BENCH_DIR"), str(directory))
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}
-    command = [sys.executable, str(Path(__file__).resolve()), "--child", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return reason(done.stderr)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    return json.loads(line.removeprefix(MARK))
-
-
-def side_by_side(calls: list[Callable[[], Any]], limit: int) -> list[Any]:
-    """Run the calls in parallel, a limited number at a time, and return their results."""
-    with ThreadPoolExecutor(max(1, limit)) as pool:
-        return [each.result() for each in [pool.submit(call) for call in calls]]
-
-
-def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
+def measure_lookups(result: Result, count: int) -> None:
     """Seconds by system and kind of source; the reason, as text, for a system that cannot run here."""
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as parent:
-        directories = {system: Path(parent, re.sub(r"\W", "_", system)) for system in LOOKED_UP}
-        for directory in directories.values():
-            directory.mkdir()
+    systems = [name for name, system in SYSTEMS.items() if system.look_up]
+    found: dict[str, Any] = result.samples.setdefault("lookup", {})
+    with Folders() as folders, ThreadPoolExecutor(CORES) as pool:
 
-        def filled(system: str) -> list[Any]:
-            return [in_process(directories[system], "lookup", system, starts_with) for starts_with in STARTS]
+        def fill(name: str) -> list[Any]:
+            return [ask(folders(name), "lookup", name, start) for start in STARTS]
 
-        for system, answers in zip(
-            LOOKED_UP, side_by_side([partial(filled, each) for each in LOOKED_UP], CORES), strict=True
-        ):
-            refusal = next((each for each in answers if isinstance(each, str)), None)
-            found[system] = {} if refusal is None else refusal
-        for _ in range(rounds):
-            for system in [system for system in LOOKED_UP if not isinstance(found[system], str)]:
-                for starts_with in STARTS:
-                    for name, seconds in in_process(directories[system], "lookup", system, starts_with).items():
-                        found[system].setdefault(name, []).append(seconds)
-    return found
+        for name, answers in zip(systems, pool.map(fill, systems), strict=True):
+            found[name] = next((each for each in answers if isinstance(each, str)), {})
+        for _ in range(count):
+            for name in [name for name in systems if not isinstance(found[name], str)]:
+                for start in STARTS:
+                    figures = ask(folders(name), "lookup", name, start)
+                    assert isinstance(figures, dict), figures
+                    result.add("lookup", name, **figures)
 
 
-def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
+def measure_learning(result: Result, count: int) -> None:
     """Seconds of compiling and learning by header, "first" or "later"."""
-    found: dict[str, Any] = {}
-    cases = [(header, how) for header in WITH_HEADERS for how in ("observed",)]
+    with ThreadPoolExecutor(max(1, CORES // 4)) as pool:
+        for _ in range(count):
 
-    def pair(header: str, how: str) -> list[Any]:
-        with tempfile.TemporaryDirectory() as directory:
-            return [in_process(Path(directory), "learn", header, how) for _ in ("first", "later")]
+            def pair(header: str) -> list[Any]:
+                with Folders() as folders:
+                    return [ask(folders(), "learn", header) for _ in ("first", "later")]
 
-    for _ in range(rounds):
-        for (header, how), answers in zip(
-            cases, side_by_side([partial(pair, *each) for each in cases], CORES // 4), strict=True
-        ):
-            for when, times in zip(("first", "later"), answers, strict=True):
-                assert isinstance(times, dict), times
-                rows = found.setdefault(header, {}).setdefault(f"{how}, {when}", {})
-                for name, seconds in times.items():
-                    rows.setdefault(name, []).append(seconds)
-    return found
+            for header, answers in zip(WITH_HEADERS, pool.map(pair, WITH_HEADERS), strict=True):
+                for when, figures in zip(("first", "later"), answers, strict=True):
+                    assert isinstance(figures, dict), figures
+                    result.add("learning", header, f"observed, {when}", **figures)
 
 
-def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
-    """Map system and change to "right", "stale", or the system's own message.
+# -- stale code -----------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A file that is written, and the number that the kernel of `VALUE` then writes.
 
     Args:
-        cannot: Systems that cannot run here.
+        path: The file.
+        value: The number.
+        text: The file's new content.
+        keeps_time: Whether the file gets its old times.
     """
-    pairs = [(system, name) for system in SYSTEMS if system not in cannot for name in CHANGES]
-    outcomes = side_by_side([partial(outcome_of, *each) for each in pairs], CORES)
-    found: dict[str, dict[str, str]] = {}
-    for (system, name), outcome in zip(pairs, outcomes, strict=True):
-        found.setdefault(system, {})[name] = outcome
-    return found
+
+    path: str
+    value: int
+    text: str
+    keeps_time: bool = False
+
+    def make(self, folder: Path) -> None:
+        path = folder / self.path
+        before = path.stat() if self.keeps_time else None
+        path.write_text(self.text)
+        if before:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES = {
+    "header edited": Change("second/value.h", 1731100005, "#define VALUE 1731100005 // edited\n"),
+    "same size and mtime": Change("second/value.h", 1731100002, "#define VALUE 1731100002\n", keeps_time=True),
+    "header in an earlier folder": Change("first/value.h", 1731100003, "#define VALUE 1731100003\n"),
+    "`__has_include` answered": Change("second/asked.h", 1731100004, ""),
+}
 
 
 def outcome_of(system: str, name: str) -> str:
-    """Outcome of one system after one change; "–" if the change does not apply to it."""
+    """Say "right", "stale" or the system's own message after one change; "–" if the change does not apply to it."""
     change = CHANGES[name]
-    if "working directory" in system and change is shadow:
+    if "working directory" in system and change.path.startswith("first"):
         return "–"
-    with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent)
-        for each in ("first", "second", "cache"):
-            (folder / each).mkdir()
-        (folder / "second/value.h").write_text("#define VALUE 1731100001\n")
-        ask = (folder / "cache", "value", system, str(folder / "first"), str(folder / "second"))
-        before = in_process(*ask)
+    with Folders() as folders:
+        searched = folders("first"), folders("second")
+        (folders("second") / "value.h").write_text("#define VALUE 1731100001\n")
+
+        def served() -> Any:
+            found = ask(folders("cache"), "value", system, *searched)
+            return found["value"] if isinstance(found, dict) else found
+
+        before = served()
         if before != 1731100001:
             return str(before)
-        wanted = change(folder)
-        seen = in_process(*ask)
-        return "right" if seen == wanted else "stale" if seen == 1731100001 else str(seen)
+        change.make(folders.root)
+        after = served()
+        return "right" if after == change.value else "stale" if after == before else str(after)
 
 
-def report(samples: dict[str, Any]) -> None:
-    for system, rows in samples.get("lookup", {}).items():
-        cells = rows.items() if isinstance(rows, dict) else ()
-        shown = [f"{name} {statistics.median(times) * 1e6:.0f} us" for name, times in cells]
-        print(f"{system}: {'; '.join(shown) or rows}")
-    for header, rows in samples.get("learning", {}).items():
-        for how, times in rows.items():
-            compiling, learning = (statistics.median(times[name]) for name in ("compile", "learn"))
-            print(f"{header}, {how}: {learning * 1e3:.1f} ms of {compiling * 1e3:.0f} ({learning / compiling:.1%})")
-    for system, outcomes in samples.get("stale", {}).items():
-        print(f"{system}: " + "; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--child", nargs="+")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.child:
-        what, system, *more = arguments.child
-        call = learn if what == "learn" else SYSTEMS[system][what == "value"]
-        answer = call(system, *more) if what == "learn" else call(more) if what == "value" else call(*more)
-        print(MARK + json.dumps(answer))
-        return
-    from header import Result
-
-    compileall.compile_dir(str(Path(__file__).resolve().parent.parent / "numba_kcache"), quiet=2)
-    samples: dict[str, Any] = {}
-    result = Result(arguments.json, "lookup")
-
-    def done(part: str, found: Any) -> None:
-        samples[part] = found
-        report({part: found})
-        result.write(samples)
-
-    done("lookup", measure_lookups(arguments.rounds))
-    done("stale", measure_stale({system for system, rows in samples["lookup"].items() if isinstance(rows, str)}))
-    done("learning", measure_learning(max(1, arguments.rounds // 3)))
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    measure_lookups(result, arguments.rounds)
+    unable = [system for system, rows in result.samples["lookup"].items() if isinstance(rows, str)]
+    pairs = [(system, change) for system in SYSTEMS if system not in unable for change in CHANGES]
+    with ThreadPoolExecutor(CORES) as pool:
+        for (system, change), outcome in zip(pairs, pool.map(lambda pair: outcome_of(*pair), pairs), strict=True):
+            result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome
+    measure_learning(result, max(1, arguments.rounds // 3))
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, child, rounds=(11, 3))

@@ -9,13 +9,9 @@ Not shown   The rest of a warm start (numba_first_launch.py).
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
+
+from harness import Folders, Result, answer, rounds, run, start
 
 FUNCTION = """
 @cuda.jit(device=True)
@@ -31,7 +27,7 @@ def f{number}(x, n):
 HEAD = "import math\nimport numpy as np\nfrom numba import cuda\nSCALE = 1.5\nTABLE = np.arange(16.0)\n"
 MODULES = {"first": range(4), "second": range(4, 7), "third": range(7, 10)}
 CHILD = """
-import json, sys, time
+import json, time
 from numba import cuda
 import first, second, third
 from numba_kcache import cached_kernel
@@ -49,7 +45,7 @@ for _ in range(2):
     found = read_function(kernel._definition)
     times.append(time.perf_counter() - start)
 assert len([each for each in found.components if each.name.startswith("device function")]) == 10
-print(json.dumps(times))
+print(json.dumps({{"first": times[0], "again": times[1]}}))
 """
 
 
@@ -63,34 +59,16 @@ def write_program(folder: Path) -> Path:
     return script
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
-    """Samples in seconds of the first fingerprint of a process and of the next one."""
-    found: dict[str, list[float]] = {"first": [], "again": []}
-    with tempfile.TemporaryDirectory() as folder:
-        script = write_program(Path(folder))
-        for _ in range(rounds):
-            done = subprocess.run(
-                [sys.executable, str(script)], capture_output=True, text=True, check=True,
-                env={**os.environ, "NUMBA_KCACHE_DIR": os.path.join(folder, "cache")},
-            )  # fmt: skip
-            for name, seconds in zip(found, json.loads(done.stdout), strict=True):
-                found[name].append(seconds)
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    from header import machine_header, write_result
-
-    samples = measure(arguments.rounds)
-    for name, values in samples.items():
-        print(f"{name:6} median {statistics.median(values) * 1e3:.2f} ms, worst {max(values) * 1e3:.2f} ms")
-    if arguments.json:
-        write_result(arguments.json, "numba_fingerprint", machine_header(), samples)
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    with Folders() as folders:
+        script = write_program(folders("program"))
+        for _ in rounds(arguments.rounds, arguments.within):
+            found = answer(start([script], folders("cache")))
+            if isinstance(found, str):
+                result.leave_out("numba_kcache", found)
+                return
+            result.add(**found)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, rounds=(15, 5))

@@ -9,109 +9,76 @@ Not shown   Host arrays, which both systems pass to the same code; a busy node.
 
 from __future__ import annotations
 
-import json
-import shutil
-import statistics
-import tempfile
+import argparse
+import importlib
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from fresh import read_arguments, sample
+from harness import Folders, Result, alternated, median_of_batches, require, rounds, run, say
+from programs import GRID, LIBRARIES, N, installed_decorator, k1_of, our_decorator, their_decorator
 
-N = 1 << 16
-
-
-def ours() -> Callable[..., Any]:
-    from numba_kcache import cached_kernel
-
-    return cached_kernel
-
-
-def numba() -> Callable[..., Any]:
-    from numba import cuda
-
-    return cuda.jit(cache=True)
+Decorator = Callable[[Any], Callable[[Any], Any]]
+SYSTEMS: dict[str, Decorator] = {
+    "numba_kcache": our_decorator,
+    "numba_kcache.install()": installed_decorator,
+    "Numba cache=True": their_decorator,
+}
 
 
-def installed() -> Callable[..., Any]:
-    from numba import cuda
+def first_and_launches(
+    module: str, decorator: Decorator, function_of: Callable[[Any], Any], others: Mapping[str, str], batches: int
+) -> None:
+    """Run one kernel, and print the seconds of its first launch, and of later ones if `batches` is above 0.
 
-    import numba_kcache
-
-    numba_kcache.install()
-    return cuda.jit(cache=True)
-
-
-SYSTEMS = {"numba_kcache": ours, "numba_kcache.install()": installed, "Numba cache=True": numba}
-
-
-def child(system: str, batches: int, launches: int) -> None:
-    import warnings
-
-    warnings.simplefilter("ignore")
-    import numpy as np
-    from numba import cuda
-
-    def axpy(x, y, a, b):  # type: ignore[no-untyped-def]
-        i = cuda.grid(1)
-        if i < x.size:
-            y[i] = a * x[i] + b * y[i]
-
-    kernel = SYSTEMS[system]()(axpy)
-    x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
-    cuda.synchronize()
+    Args:
+        module: The Numba, or the package of its stand-in, whose kernels run on memory of the driver.
+        decorator: Gets the module's `cuda` and returns the decorator of the kernel.
+        function_of: Gets the module's `cuda` and returns the kernel's function.
+        others: For each figure of later launches, the library of their arrays; "own" for those of the first launch.
+        batches: Batches of launches.
+    """
+    own = {"numba": "numba", "numba_cuda_mlir": "mlir"}.get(module, "driver")
+    library, cuda = LIBRARIES[own](), importlib.import_module(f"{module}.cuda")
+    kernel = decorator(cuda)(function_of(cuda))
+    x, y = library.ones(N), library.ones(N)
+    library.wait()
     start = time.perf_counter()
-    kernel[N // 256, 256](x, y, 2.0, 1)
-    cuda.synchronize()
-    first = time.perf_counter() - start
-    times = []
-    for _ in range(batches):
-        start = time.perf_counter()
-        for _ in range(launches):
-            kernel[N // 256, 256](x, y, 2.0, 1)
-        times.append((time.perf_counter() - start) / launches)
-        cuda.synchronize()
-    print(json.dumps({"first_s": first, "launch_s": statistics.median(times) if times else 0.0, "y": float(y[0])}))
+    kernel[GRID](2.0, x, y, N)
+    library.wait()
+    found = {"first": time.perf_counter() - start}
+    require(float(library.host(y)[0]) == 3.0)
+    for figure, name in others.items() if batches else ():
+        try:
+            operands = (2.0, x, y, N) if name == "own" else (2.0, *(LIBRARIES[name]().ones(N) for _ in range(2)), N)
+            launch = partial(lambda *operands: kernel[GRID](*operands), *operands)
+            found[figure] = median_of_batches(launch, library.wait, batches, 300)
+        except Exception as error:  # not installed, or numba-cuda-mlir refuses its arrays
+            print(f"{figure}: {error}")
+    say(**found)
 
 
-def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterator[dict[str, dict[str, list[float]]]]:
-    """Samples in seconds by system and by "cold first", "warm first", "launch", after each round."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in SYSTEMS}
-    end = time.monotonic() + within_s
-    for number in range(rounds):
-        if number and time.monotonic() > end:
-            return
-        for system in SYSTEMS:
-            directory = Path(tempfile.mkdtemp())
-            for state in ("cold", "warm"):
-                result = sample(__file__, system, directory, batches if state == "warm" else 0, launches)
-                found[system].setdefault(f"{state} first", []).append(result["first_s"])
-            found[system].setdefault("launch", []).append(result["launch_s"])
-            shutil.rmtree(directory, ignore_errors=True)
-        yield found
+def measure(
+    result: Result, arguments: argparse.Namespace, systems: Mapping[str, Any] = SYSTEMS, launches: int = 10**6
+) -> None:
+    """In each round, run every system cold and warm; in the first `launches` rounds also for its later launches."""
+    for number in rounds(arguments.rounds, arguments.within):
+        with Folders() as folders:
+            for state in ("cold", "warm", "launches")[: 3 if number < launches else 2]:
+                for system in alternated([*systems], number):
+                    if (state, system) == ("warm", "numba-cuda-mlir"):
+                        continue  # it has no cache
+                    batches = arguments.batches if state == "launches" else 0
+                    if found := result.take(system, system, batches, folder=folders(system)):
+                        later = {name: each for name, each in found.items() if name.startswith("launch")}
+                        figures = {"first": found["first"], "process": found["process"]}
+                        result.add(system, prefix="" if batches else f"{state} ", **(later if batches else figures))
 
 
-def main() -> None:
-    arguments = read_arguments(__doc__)
-    if arguments.child:
-        child(arguments.child, arguments.batches, arguments.launches)
-        return
-    from header import Result
-
-    result = Result(arguments.json, "numba_first_launch")
-    for samples in measure(arguments.rounds, arguments.batches, arguments.launches, arguments.within):
-        result.write(samples)
-    for system, rows in samples.items():
-        cells = (f"{name} {statistics.median(values) * 1e3:.4g} ms" for name, values in rows.items())
-        print(f"{system:26}", ", ".join(cells))
-    medians = {
-        system: {name: statistics.median(each) for name, each in rows.items()} for system, rows in samples.items()
-    }
-    ours, theirs = medians["numba_kcache"], medians["Numba cache=True"]
-    print(", ".join(f"{name}: {ours[name] / theirs[name]:.3f} of Numba's" for name in ours))
+def child(system: str, batches: str) -> None:
+    first_and_launches("numba", SYSTEMS[system], k1_of, {"launch": "own"}, int(batches))
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, child, rounds=(7, 4), batches=(41, 11))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from performance import RESULTS, NoResult, digits, machine_of, result_of
+from results import RESULTS, NoResult, digits, machine_of, result_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
 
@@ -70,33 +70,45 @@ PAGES = {
 }  # fmt: skip
 
 
-def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: str, unit: str = "ms") -> None:
-    """Draw horizontal bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart.
+class Bars(NamedTuple):
+    """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart."""
 
-    Raises:
-        ValueError: There are more rows than `MOST`: `SHOWN` has to choose among them.
-    """
-    if len(rows) > MOST:
-        raise ValueError(f"cannot draw {title}: {len(rows)} bars are more than {MOST}")
-    if not rows:
-        axes.set_title(f"{title}: not measured", loc="left", fontsize=10, color=colours.text)
-        axes.set_axis_off()
-        return
-    names, values = [name for name, _ in rows], [value for _, value in rows]
-    bar_colours = [colours.ours if "numba_kcache" in name else _colour_of_other(name, colours) for name in names]
-    axes.barh(range(len(rows)), values, color=bar_colours, height=0.65)
-    axes.set_yticks(range(len(rows)), names)
-    axes.invert_yaxis()
-    is_wide = max(values) > 20 * min(values)
-    if is_wide:
-        axes.set_xscale("log")
-    axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
-    axes.set_title(f"{title}, {unit}{', logarithmic' if is_wide else ''}", loc="left", fontsize=10, color=colours.text)
-    for position, value in enumerate(values):
-        axes.annotate(digits(value), (value, position), (4, 0), textcoords="offset points", va="center",
-                      fontsize=9, color=colours.text)  # fmt: skip
-    axes.xaxis.set_visible(False)
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    rows: Sequence[tuple[str, float]]
+    title: str
+    unit: str = "ms"
+
+    def __call__(self, axes: Any, colours: Colours) -> None:
+        """Draw the bars.
+
+        Raises:
+            ValueError: There are more rows than `MOST`: `SHOWN` has to choose among them.
+        """
+        if len(self.rows) > MOST:
+            raise ValueError(f"cannot draw {self.title}: {len(self.rows)} bars are more than {MOST}")
+        if not self.rows:
+            axes.set_title(f"{self.title}: not measured", loc="left", fontsize=10, color=colours.text)
+            axes.set_axis_off()
+            return
+        names, values = [name for name, _ in self.rows], [value for _, value in self.rows]
+        bar_colours = [colours.ours if "numba_kcache" in name else _colour_of_other(name, colours) for name in names]
+        axes.barh(range(len(self.rows)), values, color=bar_colours, height=0.65)
+        axes.set_yticks(range(len(self.rows)), names)
+        axes.invert_yaxis()
+        is_wide = max(values) > 20 * min(values)
+        if is_wide:
+            axes.set_xscale("log")
+        axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
+        axes.set_title(
+            f"{self.title}, {self.unit}{', logarithmic' if is_wide else ''}",
+            loc="left",
+            fontsize=10,
+            color=colours.text,
+        )
+        for position, value in enumerate(values):
+            axes.annotate(digits(value), (value, position), (4, 0), textcoords="offset points", va="center",
+                          fontsize=9, color=colours.text)  # fmt: skip
+        axes.xaxis.set_visible(False)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
 def _colour_of_other(name: str, colours: Colours) -> str:
@@ -109,29 +121,39 @@ def medians(rows: dict[str, Any], what: str, scale: float = 1e3) -> list[tuple[s
     return sorted(found, key=lambda row: row[1])
 
 
-def first_launch(figure: Any, colours: Colours) -> None:
-    """One kernel, warm and cold."""
-    rows = shown("first_launch", result_of("first_launch")["samples"]["1"])
-    left, right = figure.subplots(1, 2)
-    bars(left, medians(rows, "warm first"), colours, "first launch, warm")
-    bars(right, medians(rows, "cold first"), colours, "first launch, cold")
+Panel = Callable[[Any, Colours], None]
+"""Draws one panel of a picture on its axes."""
 
 
-def programs(figure: Any, colours: Colours) -> None:
+def finish_lines(axes: Any, colours: Colours, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10, color=colours.text)
+    axes.grid(axis="y", color=colours.grid, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def panels(rows: Mapping[str, Any], titles: Mapping[str, str], scale: float = 1e3, unit: str = "ms") -> list[Bars]:
+    """A panel for each column of a result, with its title."""
+    return [Bars(medians(rows, what, scale), title, unit) for what, title in titles.items()]
+
+
+def samples(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = result_of(name)["samples"]
+    return found
+
+
+def programs() -> list[Bars]:
     """Three of the real programs, warm, to the first result."""
-    samples = result_of("workloads")["samples"]
-    titles = {
-        "20 Numba kernels in four files": "Numba", "block sum with CUB": "with CUB",
-        "31 kernels of one source": "31 kernels",
-    }  # fmt: skip
-    for axes, (workload, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
-        bars(axes, medians(samples[workload], "warm first"), colours, f"{title}: first launch")
+    titles = {"20 Numba kernels in four files": "Numba", "block sum with CUB": "with CUB",
+              "31 kernels of one source": "31 kernels"}  # fmt: skip
+    return [
+        Bars(medians(samples("workloads")[workload], "warm first"), f"{title}: first launch")
+        for workload, title in titles.items()
+    ]
 
 
-def launch(figure: Any, colours: Colours) -> None:
+def launch(axes: Any, colours: Colours) -> None:
     """Host time by number of arguments, one line for a system."""
-    axes = figure.subplots()
-    for number, (system, by_count) in enumerate(shown("launch", result_of("launch")["samples"]).items()):
+    for number, (system, by_count) in enumerate(shown("launch", samples("launch")).items()):
         counts = sorted(map(int, by_count))
         values = [median(by_count[str(count)]) for count in counts]
         axes.plot(counts, values, marker="o", markersize=3, linewidth=2.2 if "numba_kcache" in system else 1.2,
@@ -142,168 +164,128 @@ def launch(figure: Any, colours: Colours) -> None:
     axes.minorticks_off()
     axes.set_xticks([0, 2, 4, 8, 16])
     axes.set_xlabel("arguments", color=colours.text)
-    axes.set_title("one launch, microseconds of host time", loc="left", fontsize=10, color=colours.text)
-    axes.grid(axis="y", color=colours.grid, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_lines(axes, colours, "one launch, microseconds of host time")
     axes.legend(frameon=False, fontsize=8, labelcolor=colours.text, loc="upper left", bbox_to_anchor=(1.0, 1.02))
 
 
-def warm_steps(figure: Any, colours: Colours) -> None:
-    """The steps of a start that serve the kernel, added up; and the first launch alone."""
-    found = shown("warm_steps", result_of("warm_steps")["samples"])
-    samples = {system: states["warm"] for system, states in found.items()}
-    left, right = figure.subplots(1, 2)
-    bars(left, medians(samples, "sum"), colours, "import, decoration, first launch and exit, warm")
-    bars(right, medians(samples, "first"), colours, "first launch, warm")
-
-
-def whole_process(figure: Any, colours: Colours) -> None:
-    rows = shown("whole_process", result_of("whole_process")["samples"])
-    bars(figure.subplots(), medians(rows, "process"), colours, "whole process")
-
-
-def processes(figure: Any, colours: Colours) -> None:
-    """Time until the last rank has its results, cold, by number of ranks."""
-    samples = result_of("processes")["samples"]
-    panels = figure.subplots(1, len(samples), squeeze=False)[0]
-    for axes, (count, rows) in zip(panels, samples.items(), strict=True):
-        bars(axes, medians(rows, "cold last"), colours, f"{count} ranks, cold, until the last")
-
-
-def numba_first_launch(figure: Any, colours: Colours) -> None:
-    """Numba kernels, warm and cold, and one launch."""
-    rows = result_of("numba_first_launch")["samples"]
-    panels = figure.subplots(1, 3)
-    for axes, (what, scale, unit) in zip(
-        panels, (("warm first", 1e3, "ms"), ("cold first", 1e3, "ms"), ("launch", 1e6, "us")), strict=True
-    ):
-        bars(axes, medians(rows, what, scale), colours, what, unit)
-
-
-def import_time(figure: Any, colours: Colours) -> None:
-    rows = {name: {"process": times} for name, times in result_of("import_time")["samples"].items()}
-    bars(figure.subplots(), medians(rows, "process"), colours, "whole process")
-
-
-def numba_fingerprint(figure: Any, colours: Colours) -> None:
-    rows = {f"numba_kcache, {name}": {"us": times} for name, times in result_of("numba_fingerprint")["samples"].items()}
-    bars(figure.subplots(), medians(rows, "us", 1e6), colours, "fingerprint of ten callees", "us")
-
-
-def modules(figure: Any, colours: Colours) -> None:
-    """A source of 31 kernels."""
-    rows = result_of("modules")["samples"]
-    left, right = figure.subplots(1, 2)
-    bars(left, medians(rows, "warm all"), colours, "31 kernels, warm")
-    bars(right, medians(rows, "cold all"), colours, "31 kernels, cold")
-
-
-def workloads(figure: Any, colours: Colours) -> None:
-    """Each program, warm, to its last result."""
-    samples = result_of("workloads")["samples"]
-    panels = figure.subplots(-(-len(samples) // 2), 2).flat
-    for axes, (workload, rows) in zip(panels, samples.items(), strict=False):
-        bars(axes, medians(rows, "warm all"), colours, f"{workload}, warm")
-    for axes in list(panels):
-        axes.set_axis_off()
-
-
-def growth(figure: Any, colours: Colours) -> None:
-    """Memory of the host by kernel, and the time of one launch by tenths."""
-    samples = result_of("growth")["samples"]
-    left, right = figure.subplots(1, 2)
+def memory() -> Bars:
+    """Memory of the host by kernel."""
     grown = {part: (each["tenths"][-1][1] - each["tenths"][0][1]) / (each["count"] - each["count"] // 10) / 1e3
-             for part, each in shown("growth", samples).items()}  # fmt: skip
+             for part, each in shown("growth", samples("growth")).items()}  # fmt: skip
     rows = sorted(((part, max(kilobytes, 0.01)) for part, kilobytes in grown.items()), key=lambda row: row[1])
-    bars(left, rows, colours, "memory of the host for a kernel", "KB")
-    if each := samples.get("launches"):
-        size = each["count"] // 10
-        spent = [tenth[0] / size * 1e6 for tenth in each["tenths"]]
-        right.plot([(number + 1) * size for number in range(len(spent))], spent, marker="o", color=colours.ours)
-        right.set_ylim(0, max(spent) * 1.3)
-        right.set_title("one launch, us, by launches made", loc="left", fontsize=10, color=colours.text)
-        right.grid(axis="y", color=colours.grid, linewidth=0.6)
-    right.spines[["top", "right"]].set_visible(False)
+    return Bars(rows, "memory of the host for a kernel", "KB")
 
 
-def warm_up(figure: Any, colours: Colours) -> None:
-    found = result_of("warm_up")["samples"]
-    rows = [
-        (f"numba_kcache, {found['many']['workers']} workers", found["many"]["wall_s"]),
-        ("one warm worker", found["one"]["compiles_s"]),
-    ]
-    bars(figure.subplots(), rows, colours, f"{found['kernels']} kernels with CUB", "s")
+def launches(axes: Any, colours: Colours) -> None:
+    """The time of one launch by tenths of all of them."""
+    each = samples("growth")["launches"]
+    size = each["count"] // 10
+    spent = [tenth[0] / size * 1e6 for tenth in each["tenths"]]
+    axes.plot([(number + 1) * size for number in range(len(spent))], spent, marker="o", color=colours.ours)
+    axes.set_ylim(0, max(spent) * 1.3)
+    finish_lines(axes, colours, "one launch, us, by launches made")
 
 
-def cli(figure: Any, colours: Colours) -> None:
+def warm_up() -> list[Bars]:
+    found = samples("warm_up")
+    many = f"numba_kcache, {found['many']['workers']} workers"
+    rows = [(many, found["many"]["wall_s"]), ("one warm worker", found["one"]["compiles_s"])]
+    return [Bars(rows, f"{found['kernels']} kernels with CUB", "s")]
+
+
+def cli() -> list[Bars]:
     """Each verb in the largest cache."""
-    samples = result_of("cli")["samples"]
-    largest = list(samples)[-1].rpartition(", ")[2]
-    rows = [(name.rpartition(", ")[0], max(median(times) * 1e3, 0.1)) for name, times in samples.items()
+    found = samples("cli")
+    largest = list(found)[-1].rpartition(", ")[2]
+    rows = [(name.rpartition(", ")[0], max(median(times) * 1e3, 0.1)) for name, times in found.items()
             if name.endswith(f", {largest}") and name.rpartition(", ")[0] in SHOWN["cli"]]  # fmt: skip
-    bars(figure.subplots(), rows, colours, f"beyond the interpreter's start, {largest}")
+    return [Bars(rows, f"beyond the interpreter's start, {largest}")]
 
 
-def lookup(figure: Any, colours: Colours) -> None:
-    """The first lookup of a process, without includes and with CUB."""
-    rows = {system: each for system, each in result_of("lookup")["samples"]["lookup"].items() if isinstance(each, dict)}
-    left, right = figure.subplots(1, 2)
-    bars(left, medians(rows, "no includes, first", 1e6), colours, "first lookup, no includes", "us")
-    bars(right, medians(rows, "cub/block/block_reduce.cuh, first", 1e6), colours, "first lookup, with CUB", "us")
-
-
-def store(figure: Any, colours: Colours) -> None:
+def store() -> list[Bars]:
     """A hit and a publish of 50 KB in a small store, by one process."""
     rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
     few = min(row["entries"] for row in rows)
-    rows = [row for row in rows if row["system"] in SHOWN["store"]]
-    for axes, verb in zip(figure.subplots(1, 2), ("hit", "put"), strict=True):
-        found = [(row["system"], row["p50_us"]) for row in rows if row["verb"] == verb and row["entries"] == few]
-        bars(axes, sorted(found, key=lambda row: row[1]), colours, f"{verb} of 50 KB, {few} entries", "us")
+    found = {
+        verb: [(row["system"], row["p50_us"]) for row in rows
+               if (row["verb"], row["entries"]) == (verb, few) and row["system"] in SHOWN["store"]]
+        for verb in ("hit", "put")
+    }  # fmt: skip
+    return [
+        Bars(sorted(each, key=lambda row: row[1]), f"{verb} of 50 KB, {few} entries", "us")
+        for verb, each in found.items()
+    ]
 
 
-def nodes(figure: Any, colours: Colours) -> None:
-    result = result_of("nodes")
-    title = f"{result['nodes']} nodes of {result['ranks']} ranks, cold, until the last"
-    bars(figure.subplots(), medians(result["samples"], "cold last", 1), colours, title, "s")
-
-
-def fleet(figure: Any, colours: Colours) -> None:
+def fleet() -> list[Bars]:
     """The largest fleet of the simulation: the time until the last rank runs, and the number of compiles."""
-    runs = result_of("fleet")["samples"]["fleet"]
+    runs = samples("fleet")["fleet"]
     most = max(run["nodes"] for run in runs)
     named = {
         f"{'warm' if run['warm'] else 'cold'}"
         f"{', lease' if run['leases'] and not run['warm'] else ''}{', back-fill' if run['back_fill'] else ''}": run
         for run in runs if run["nodes"] == most
     }  # fmt: skip
-    left, right = figure.subplots(1, 2)
-    bars(left, [(name, run["last_rank_s"]) for name, run in named.items()], colours, f"{most:,} nodes: last rank", "s")
-    bars(right, [(name, run["compiles"] or 0.5) for name, run in named.items()], colours, "compiles", "0.5 for none")
+    return [
+        Bars([(name, run["last_rank_s"]) for name, run in named.items()], f"{most:,} nodes: last rank", "s"),
+        Bars([(name, run["compiles"] or 0.5) for name, run in named.items()], "compiles", "0.5 for none"),
+    ]
 
 
-PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] = {
-    "first_launch": (first_launch, (9.5, 3.2)),
-    "programs": (programs, (12.5, 1.9)),
-    "launch": (launch, (9.0, 4.2)),
-    "warm_steps": (warm_steps, (10.5, 3.6)),
-    "whole_process": (whole_process, (8.0, 2.8)),
-    "processes": (processes, (9.5, 2.2)),
-    "numba_first_launch": (numba_first_launch, (11.0, 1.9)),
-    "import_time": (import_time, (7.0, 1.4)),
-    "numba_fingerprint": (numba_fingerprint, (7.0, 1.4)),
-    "modules": (modules, (9.5, 2.2)),
-    "workloads": (workloads, (12.0, 6.0)),
-    "growth": (growth, (10.5, 3.2)),
-    "warm_up": (warm_up, (7.0, 1.4)),
-    "cli": (cli, (7.5, 2.4)),
-    "lookup": (lookup, (10.5, 2.4)),
-    "store": (store, (11.5, 3.6)),
-    "nodes": (nodes, (7.0, 1.6)),
-    "fleet": (fleet, (10.0, 1.9)),
-}
-"""By name, the function that draws a picture, and its size in inches. A picture has the name of its result, unless
-`RESULT_OF` has another one."""
+def nodes() -> list[Bars]:
+    result = result_of("nodes")
+    title = f"{result['nodes']} nodes of {result['ranks']} ranks, cold, until the last"
+    return panels(result["samples"], {"cold last": title}, 1, "s")
+
+
+def warm(name: str) -> dict[str, Any]:
+    """The warm samples of the systems that a picture shows."""
+    return {system: states["warm"] for system, states in shown(name, samples(name)).items()}
+
+
+def named(name: str, prefix: str = "") -> dict[str, Any]:
+    """Samples that have no columns, as those of one column."""
+    return {f"{prefix}{figure}": {"all": times} for figure, times in samples(name).items()}
+
+
+LOOKED_UP = {"no includes, first": "first lookup, no includes",
+             "cub/block/block_reduce.cuh, first": "first lookup, with CUB"}  # fmt: skip
+PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] = {
+    "first_launch": ((9.5, 3.2), lambda: panels(
+        shown("first_launch", samples("first_launch")["1"]),
+        {"warm first": "first launch, warm", "cold first": "first launch, cold"})),
+    "programs": ((12.5, 1.9), programs),
+    "launch": ((9.0, 4.2), lambda: [launch]),
+    "warm_steps": ((10.5, 3.6), lambda: panels(
+        warm("warm_steps"),
+        {"sum": "import, decoration, first launch and exit, warm", "first": "first launch, warm"})),
+    "whole_process": ((8.0, 2.8), lambda: panels(
+        shown("whole_process", samples("whole_process")), {"process": "whole process"})),
+    "processes": ((9.5, 2.2), lambda: [
+        Bars(medians(rows, "cold last"), f"{count} ranks, cold, until the last")
+        for count, rows in samples("processes").items()]),
+    "numba_first_launch": ((11.0, 1.9), lambda: [
+        *panels(samples("numba_first_launch"), {what: what for what in ("warm first", "cold first")}),
+        *panels(samples("numba_first_launch"), {"launch": "launch"}, 1e6, "us")]),
+    "import_time": ((7.0, 1.4), lambda: panels(named("import_time"), {"all": "whole process"})),
+    "numba_fingerprint": ((7.0, 1.4), lambda: panels(
+        named("numba_fingerprint", "numba_kcache, "), {"all": "fingerprint of ten callees"}, 1e6, "us")),
+    "modules": ((9.5, 2.2), lambda: panels(
+        samples("modules"), {"warm all": "31 kernels, warm", "cold all": "31 kernels, cold"})),
+    "workloads": ((12.0, 6.0), lambda: [
+        Bars(medians(rows, "warm all"), f"{workload}, warm") for workload, rows in samples("workloads").items()]),
+    "growth": ((10.5, 3.2), lambda: [memory(), *[launches] * ("launches" in samples("growth"))]),
+    "warm_up": ((7.0, 1.4), warm_up),
+    "cli": ((7.5, 2.4), cli),
+    "lookup": ((10.5, 2.4), lambda: panels(
+        {system: each for system, each in samples("lookup")["lookup"].items() if isinstance(each, dict)},
+        LOOKED_UP, 1e6, "us")),
+    "store": ((11.5, 3.6), store),
+    "nodes": ((7.0, 1.6), nodes),
+    "fleet": ((10.0, 1.9), fleet),
+}  # fmt: skip
+"""By name, the size of a picture in inches, and the function that makes its panels. A picture has the name of its
+result, unless `RESULT_OF` has another one."""
 
 RESULT_OF = {"programs": "workloads"}
 """The result of each picture that has another name than its result."""
@@ -326,10 +308,16 @@ def draw(name: str, page: str, colours: Colours) -> None:
         "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.color": colours.text,
         "font.size": 9, "axes.edgecolor": colours.grid, "xtick.color": colours.text, "ytick.color": colours.text,
     }  # fmt: skip
-    draw_on, size = PICTURES[name]
+    size, make = PICTURES[name]
+    drawn = make()
+    columns = 2 if len(drawn) > 3 else len(drawn)
     with matplotlib.rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
-        draw_on(figure, colours)
+        places = figure.subplots(-(-len(drawn) // columns), columns, squeeze=False).flat
+        for panel, axes in zip(drawn, places, strict=False):
+            panel(axes, colours)
+        for axes in list(places):
+            axes.set_axis_off()
         machine = machine_of(result_of(RESULT_OF.get(name, name)))
         figure.supxlabel(machine, fontsize=7, color=colours.others, x=0.99, ha="right")
         IMAGES.mkdir(parents=True, exist_ok=True)

@@ -10,18 +10,13 @@ Not shown   Imports of cuda.core, the caches and their adapters, which precede t
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from harness import Folders, Result, rounds, run, say
 
 PROGRAMS, ROUNDS = 60, 5
 WAYS = ("file backend", "numba_kcache", "built")
@@ -59,38 +54,24 @@ def child(way: str) -> None:
             codes.append(code)
     assert all(code == codes[at % PROGRAMS] for at, code in enumerate(codes))
     assert len(set(codes)) == (1 if way == "built" else PROGRAMS)
-    print(json.dumps({"opening": times[0], "first": times[1:PROGRAMS], "again": times[PROGRAMS:]}))
+    say(opening=times[:1], first=times[1:PROGRAMS], again=times[PROGRAMS:])
 
 
-def main() -> None:
-    from fresh import answer, start
-    from header import machine_header, write_json
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/program_cache.json")
-    parser.add_argument("--samples", type=int, default=7)
-    parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        child(arguments.child)
-        return
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        answers_by_way: dict[str, list[Any]] = {way: [] for way in WAYS}
-        for _ in range(arguments.samples + 1):  # alternating; the first process of each way fills its cache
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
+    with Folders() as folders:
+        for number in rounds(arguments.samples, arguments.within, fills=1):
             for way in WAYS:
-                answers_by_way[way].append(answer(start([__file__, "--child", way], Path(folder))))
-    for way, (_, *answers) in answers_by_way.items():
-        wrong = [each for each in answers if isinstance(each, str)]
-        if wrong:
-            found[way] = wrong[0]
-            continue
-        found[way] = {"opening": round(statistics.median(each["opening"] for each in answers), 1)}
-        for name in ("first", "again"):
-            found[way][name] = round(statistics.median(time for each in answers for time in each[name]), 2)
-        print(way, found[way], flush=True)
-    write_json(arguments.json, {"machine": machine_header(), "microseconds": found})
+                found: Any = result.take(way, way, folder=folders())
+                for name in ("opening", "first", "again") if found and number >= 0 else ():
+                    times[way].setdefault(name, []).extend(found[name])
+            medians = {
+                way: {name: round(median(each), 2) for name, each in by_name.items()}
+                for way, by_name in times.items()
+            }  # fmt: skip
+            result.write(microseconds=medians | result.left_out)
+    print(result.notes["microseconds"])
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, child, samples=(7, 3))

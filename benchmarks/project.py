@@ -13,24 +13,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
-import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from header import ROOT, machine_header, write_result
+from harness import ROOT, Folders, Result, run, seconds
 
 EXTRAS = ("", "cu13", "cu12", "cu13,numba", "cu13,mlir", "cu13,numba,mlir")
-QUICK = ("",)
-
-
-def run(*words: object, cwd: Path = ROOT) -> str:
-    """Run a command; its output."""
-    done = subprocess.run([*map(str, words)], cwd=cwd, check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 def megabytes(path: Path) -> float:
@@ -41,68 +30,49 @@ def megabytes(path: Path) -> float:
 
 def installed(wheel: Path, extras: str, folder: Path) -> float:
     """Install the wheel with these extras in a new environment; return the megabytes of its packages."""
-    run("uv", "venv", "-q", "--python", sys.executable, folder)
+    seconds(["uv", "venv", "-q", "--python", sys.executable, folder])
     wanted = f"{wheel}[{extras}]" if extras else wheel
-    run("uv", "pip", "install", "-q", "--python", folder / "bin/python", wanted)
+    seconds(["uv", "pip", "install", "-q", "--python", folder / "bin/python", wanted])
     (packages,) = (folder / "lib").glob("python*/site-packages")
     return megabytes(packages)
 
 
-def suite(report: Path) -> dict[str, float]:
-    """Tests of a report and the seconds they took."""
-    (found,) = ElementTree.parse(report).iter("testsuite")
-    return {"tests": int(found.get("tests", 0)), "seconds": float(found.get("time", 0))}
-
-
-def seconds(*words: object, cwd: Path = ROOT) -> float:
-    """Time of a command."""
-    begin = time.perf_counter()
-    run(*words, cwd=cwd)
-    return time.perf_counter() - begin
-
-
 def built(clone: Path, dist: Path) -> Path:
     """Build the sdist of a clone, and from it the wheel; return the wheel."""
-    run("uv", "build", "-q", "--out-dir", dist, cwd=clone)
+    seconds(["uv", "build", "-q", "--out-dir", dist], cwd=clone)
     (wheel,) = dist.glob("*.whl")
     return wheel
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the wheel, installed without extras")
-    parser.add_argument("--suite", type=Path, help="a report of pytest")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    samples: dict[str, Any] = {"size_mb": {}, "installed_mb": {}, "first_result_s": {}}
-    left_out: dict[str, str] = {}
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    result.samples |= {"size_mb": {}, "installed_mb": {}, "first_result_s": {}}
 
-    def keep(part: str, name: str, measure: Callable[[], float]) -> None:
+    def keep(part: str, name: str, measured: Callable[[], float]) -> None:
         try:
-            samples[part][name] = measure()
-            print(f"{part} {name}: {samples[part][name]:.4g}", flush=True)
+            result.samples[part][name] = measured()
         except (OSError, ValueError, subprocess.CalledProcessError) as error:  # no network, no uv, no git
-            message = getattr(error, "stderr", "") or str(error)
-            left_out[f"{part} {name}"] = message.strip().splitlines()[-1][:200]
-        if arguments.json:
-            write_result(arguments.json, "project", machine_header(), samples, left_out=left_out)
+            result.leave_out(f"{part} {name}", str(error)[:200])
+        result.write()
 
     if arguments.suite:
-        samples["suite"] = suite(arguments.suite)
-    with tempfile.TemporaryDirectory() as parent:
-        clone, dist, demo = Path(parent, "clone"), Path(parent, "dist"), (sys.executable, "tasks.py", "demo")
-        keep("first_result_s", "clone", lambda: seconds("git", "clone", "-q", ROOT, clone))
-        if not arguments.quick:
-            keep("first_result_s", "demo", lambda: seconds(*demo, cwd=clone))
-            keep("first_result_s", "again", lambda: seconds(*demo, cwd=clone))
+        (found,) = ElementTree.parse(arguments.suite).iter("testsuite")
+        result.samples["suite"] = {"tests": int(found.get("tests", 0)), "seconds": float(found.get("time", 0))}
+    with Folders() as folders:
+        clone, dist, demo = folders.root / "clone", folders.root / "dist", (sys.executable, "tasks.py", "demo")
+        keep("first_result_s", "clone", lambda: seconds(["git", "clone", "-q", ROOT, clone]))
+        for name in () if arguments.quick else ("demo", "again"):
+            keep("first_result_s", name, lambda: seconds(demo, cwd=clone))
         keep("size_mb", "wheel", lambda: megabytes(built(clone, dist)))
         for path in dist.glob("*.tar.gz"):
-            keep("size_mb", "sdist", partial(megabytes, path))
+            keep("size_mb", "sdist", lambda path=path: megabytes(path))
         for wheel in dist.glob("*.whl"):
-            for number, extras in enumerate(QUICK if arguments.quick else EXTRAS):
-                folder = Path(parent, str(number))
-                keep("installed_mb", extras, partial(installed, wheel, extras, folder))
+            for extras in EXTRAS[: 1 if arguments.quick else None]:
+                folder = folders.root / f"with {extras}"
+                keep(
+                    "installed_mb", extras,
+                    lambda wheel=wheel, extras=extras, folder=folder: installed(wheel, extras, folder),
+                )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, suite="")

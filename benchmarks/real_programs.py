@@ -19,21 +19,18 @@ import importlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fresh import fresh, say
-from header import Result
+from harness import Folders, Result, run, say
 
 WHEELS = ("stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec")
 REPOSITORIES = {
     "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
 }
-QUESTION = (__doc__ or "").splitlines()[0]
 SYSTEMS = ("plain", "numba_kcache")
 
 
@@ -44,9 +41,6 @@ def get(folder: Path) -> None:
         clone = folder / name
         subprocess.run(["git", "clone", "-q", address, clone], check=True)
         subprocess.run(["git", "-C", clone, "checkout", "-q", commit], check=True)
-
-
-# -- the programs, in a child ---------------------------------------------------------------------------
 
 
 def stumpy() -> Any:
@@ -116,88 +110,68 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
 }
 
 
-def child(name: str) -> None:
+def child(name: str, system: str) -> None:
     import numpy as np
 
-    if os.environ["KC_SYSTEM"] == "numba_kcache":
+    if system == "numba_kcache":
         import numba_kcache
 
         numba_kcache.install(all=True, cuda_compute=True, cupy=True)
-    result = PROGRAMS[name][2]()
-    np.save(os.environ["KC_RESULT"], result)
-    compiles = -1
-    if "numba_kcache" in sys.modules:
-        compiles = sys.modules["numba_kcache"].info("process").compiles
-    say(digest=hashlib.sha256(result.tobytes()).hexdigest()[:16], compiles=compiles, shape=list(result.shape))
+    found = PROGRAMS[name][2]()
+    np.save(Path(os.environ["KC_BENCH_DIR"], "result"), found)
+    compiles = sys.modules["numba_kcache"].info("process").compiles if "numba_kcache" in sys.modules else -1
+    say(digest=hashlib.sha256(found.tobytes()).hexdigest()[:16], compiles=compiles)
 
 
-# -- the parent -----------------------------------------------------------------------------------------
-
-
-def difference(folder: Path) -> float:
-    """The largest difference between an element of the plain result and of ours."""
+def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
+    """Return "same bits", or the largest difference between an element of the plain result and of ours."""
     import numpy as np
 
-    plain, ours = (np.load(folder / f"{system}.npy") for system in SYSTEMS)
+    if len(digests) < len(SYSTEMS):
+        return "none"
+    if len(set(digests.values())) == 1:
+        return "same bits"
+    plain, ours = (np.load(folder / "result.npy") for folder in folders)
     return float(np.max(np.abs(plain - ours))) if plain.shape == ours.shape else float("inf")
 
 
-def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, Any]:
+def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, Any]:
     """Run a program once cold and `warm` times warm; the systems alternate."""
     src = [programs, programs / "soft_dtw_cuda", *(programs / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-    path = os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])
+    more = {"PYTHONPATH": os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])}
     rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in SYSTEMS}
-    digests: dict[str, Any] = {}
-    for round_ in range(warm + 1):
-        for system in SYSTEMS:
-            cache_folder = folder / name / system
-            cache_folder.mkdir(parents=True, exist_ok=True)
-            more = {"KC_SYSTEM": system, "KC_RESULT": str(folder / name / f"{system}.npy"), "PYTHONPATH": path}
-            found = fresh([__file__, "--child", name], cache_folder, more)
-            if isinstance(found, str):
-                rows[system]["cold" if round_ == 0 else "failed"] = found
-                print(name, system, found, flush=True)
-                continue
-            if round_ == 0:
-                rows[system]["cold"] = found["process"]
-            else:
-                rows[system]["warm"].append(found["process"])
-            rows[system]["compiles"] = found["compiles"]
-            digests[system] = found["digest"]
-            print(f"{name}, {system}, {'cold' if round_ == 0 else 'warm'}: {found['process']:.2f} s", flush=True)
+    digests: dict[str, str] = {}
+    with Folders() as folders:
+        for number in range(warm + 1):
+            for system, row in rows.items():
+                named = f"{name}, {system}"
+                found = result.take(named, name, system, folder=folders(system), more=more)
+                if not found:
+                    row["cold" if number == 0 else "failed"] = result.left_out[named]
+                    continue
+                row["compiles"], digests[system] = found["compiles"], found["digest"]
+                if number:
+                    row["warm"].append(found["process"])
+                else:
+                    row["cold"] = found["process"]
+        results = comparison(digests, [folders(system) for system in SYSTEMS])
     for row in rows.values():
         row["warm_median"] = median(row["warm"]) if row["warm"] else None
-    same = len(set(digests.values())) == 1 and len(digests) == len(SYSTEMS)
-    rows["results"] = "same bits" if same else difference(folder / name) if len(digests) == len(SYSTEMS) else "none"
-    return rows
+    return {**rows, "results": results}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", choices=PROGRAMS)
-    parser.add_argument("--get", type=Path)
-    parser.add_argument("--programs", type=Path, default=Path("build/programs"))
-    parser.add_argument("--only", help="names, with commas between")
-    parser.add_argument("--warm", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.child:
-        child(arguments.child)
-        return 0
+def measure(result: Result, arguments: argparse.Namespace) -> None:
     if arguments.get:
-        get(arguments.get)
-        return 0
-    found: dict[str, Any] = {}
-    versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-    result = Result(arguments.json, QUESTION, versions=versions)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.only.split(",") if arguments.only else PROGRAMS:
-            kind, what, _ = PROGRAMS[name]
-            rows = measured(name, arguments.programs.resolve(), Path(folder), arguments.warm)
-            found[name] = {"kind": kind, "what": what, **rows}
-            result.write(found)
-    return 0
+        get(Path(arguments.get))
+        return
+    result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
+    for name in arguments.only.split(",") if arguments.only else PROGRAMS:
+        kind, what, _ = PROGRAMS[name]
+        found = measured(result, name, Path(arguments.programs).resolve(), arguments.warm)
+        result.samples[name] = {"kind": kind, "what": what, **found}
+        result.write()
+        print(name, result.samples[name], flush=True)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run(__doc__, measure, child, warm=(3, 1), get="", programs="build/programs", only="")

@@ -11,22 +11,18 @@ Not shown   Imports, which precede the measurement; the digest of Triton's own f
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
+from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from harness import Folders, Result, ranks, run, say
 
-MANAGER = {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}
+WAYS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
+COUNTS = ("misses", "hits", "errors")
 RANKS = 8
 
 
-def child() -> None:
+def child(_way: str) -> None:
     """Launch two kernels in this process."""
     import torch
     import triton
@@ -62,45 +58,30 @@ def child() -> None:
         times.append((time.perf_counter() - start) * 1e3)
         assert torch.allclose(out, expected, atol=1e-5)
     counts = numba_kcache.info("process")
-    print(json.dumps({"first_ms": times[0], "second_ms": times[1], "misses": counts.misses, "hits": counts.hits,
-                      "errors": counts.errors}))  # fmt: skip
+    say(first_ms=times[0], second_ms=times[1], **{name: getattr(counts, name) for name in COUNTS})
 
 
-def main() -> None:
-    from fresh import answer, start
-    from header import machine_header, write_json
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/triton_kernels.json")
-    parser.add_argument("--samples", type=int, default=7)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        child()
-        return
-    words, found, header = [__file__, "--child"], dict[str, Any](), machine_header()
-    for way, more in (("own", {}), ("cache", MANAGER)):
-        with tempfile.TemporaryDirectory() as folder:
-            answers = [answer(start(words, Path(folder), more)) for _ in range(arguments.samples + 1)]
-        wrong = [each for each in answers if isinstance(each, str)]
-        if wrong:
-            found[way] = wrong[0]
-            continue
-        cold, *warm = answers
-        names = ("first_ms", "second_ms", "misses", "hits", "errors")
-        found[way] = {name: round(statistics.median(each[name] for each in warm), 3) for name in names}  # type: ignore[index]
-        found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)  # type: ignore[index]
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    found: dict[str, Any] = {}
+    for way, more in WAYS.items():
+        with Folders() as folders:
+            answers = [result.take(way, way, folder=folders(), more=more) for _ in range(arguments.samples + 1)]
+        if None in answers:
+            found[way] = result.left_out[way]
+        else:
+            cold, *warm = answers
+            names = ("first_ms", "second_ms", *COUNTS)
+            found[way] = {name: round(median(each[name] for each in warm), 3) for name in names}
+            found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)
         print(way, found[way], flush=True)
-        write_json(arguments.json, {"machine": header, "found": found})
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [start(words, Path(folder), MANAGER) for _ in range(RANKS)]
-        answers = [answer(each) for each in ranks]
-    found["ranks"] = next((each for each in answers if isinstance(each, str)), None) or {
-        name: sum(each[name] for each in answers) for name in ("misses", "hits", "errors")  # type: ignore[index]
-    }  # fmt: skip
-    print("ranks", found["ranks"], flush=True)
-    write_json(arguments.json, {"machine": header, "found": found})
+        result.write(found=found)
+    with Folders() as folders:
+        at_once = ranks([([__file__, "--child", "cache"], folders())] * RANKS, WAYS["cache"])
+    if isinstance(at_once, dict):
+        at_once = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS}
+    found["ranks"] = at_once
+    print("ranks", at_once, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, child, samples=(7, 3))

@@ -12,33 +12,22 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
+from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from harness import Folders, Result, run
 
-STARTS = 7
-
-
-def sources(count: int) -> list[str]:
-    """Kernels that add up the values of a block by CUB."""
-    return [
-        f"""
+ARCH, STARTS = "sm_90", 7
+SOURCE = """
 #include <cub/block/block_reduce.cuh>
 extern "C" __global__ void sum_{number}(const float *x, float *out) {{
-    using Reduce = cub::BlockReduce<float, {64 + 4 * number}>;
+    using Reduce = cub::BlockReduce<float, {block}>;
     __shared__ typename Reduce::TempStorage part;
-    float value = x[blockIdx.x * blockDim.x + threadIdx.x] * {number + 1}.0f;
+    float value = x[blockIdx.x * blockDim.x + threadIdx.x] * {number}.0f;
     float sum = Reduce(part).Sum(value);
     if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }}"""
-        for number in range(count)
-    ]
 
 
 def cpu_of_children_s() -> float:
@@ -46,20 +35,19 @@ def cpu_of_children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measured(texts: list[str], arch: str, workers: int) -> dict[str, Any]:
-    """Seconds, from an empty cache: wall time, the sum of all compiles, CPU time of the workers and of this process."""
+def measured(kernels: int, workers: int) -> dict[str, Any]:
+    """Seconds, from an empty cache: wall time, the sum of all compiles, and CPU time of the workers."""
     from numba_kcache import KernelCache, cached_kernel, warm_up
 
-    with tempfile.TemporaryDirectory() as folder:
-        cache = KernelCache(folder, durability="none")
-        start, cpu, children = time.perf_counter(), time.process_time(), cpu_of_children_s()
-        report = warm_up([cached_kernel(text, cache=cache) for text in texts], arch, workers=workers, progress=False)
-        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-        assert len(report.built) == len(texts)
-        compiles = sum(each.seconds for each in report.results)
-        children = cpu_of_children_s() - children
-        times = {"wall_s": wall, "compiles_s": compiles, "cpu_s": children, "parent_cpu_s": cpu}
-        return {"workers": report.workers, **times}
+    texts = [SOURCE.format(number=number, block=60 + 4 * number) for number in range(1, kernels + 1)]
+    with Folders() as folders:
+        cache = KernelCache(folders(), durability="none")
+        start, cpu_s = time.perf_counter(), cpu_of_children_s()
+        report = warm_up([cached_kernel(text, cache=cache) for text in texts], ARCH, workers=workers, progress=False)
+        wall_s, cpu_s = time.perf_counter() - start, cpu_of_children_s() - cpu_s
+    assert len(report.built) == kernels
+    compiles_s = sum(each.seconds for each in report.results)
+    return {"workers": report.workers, "wall_s": wall_s, "compiles_s": compiles_s, "cpu_s": cpu_s}
 
 
 def start_s() -> float:
@@ -74,41 +62,17 @@ def start_s() -> float:
         assert worker.connection.recv().status == "unlike"
         samples.append(time.perf_counter() - start)
         worker.end()
-    return statistics.median(samples)
+    return median(samples)
 
 
-def main() -> None:
-    """Measure and print; with --json also write the result as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", type=int, default=64)
-    parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    from header import machine_header, write_result
-
-    header, texts = machine_header(), sources(arguments.kernels)
-    one = measured(texts, arguments.arch, 1)
-    many = measured(texts, arguments.arch, arguments.workers)
-    found = {
-        "kernels": len(texts),
-        "arch": arguments.arch,
-        "one": one,
-        "many": many,
-        "times_one_warm_worker": one["compiles_s"] / many["wall_s"],
-        "start_s": start_s(),
-    }
-    print(f"{len(texts)} kernels that include CUB, for {arguments.arch}")
-    print(f"  one warm worker   {one['compiles_s']:.1f} s ({one['compiles_s'] / len(texts):.2f} s each)")
-    print(
-        f"  {many['workers']} workers        {many['wall_s']:.1f} s: {found['times_one_warm_worker']:.1f} times as fast"
-    )
-    print(f"  CPU time          {many['cpu_s']:.1f} s")
-    print(f"  parent process    {many['parent_cpu_s'] * 1e3:.0f} ms of CPU time")
-    print(f"  a worker starts in {found['start_s'] * 1e3:.0f} ms")
-    if arguments.json:
-        write_result(arguments.json, "warm_up", header, found)
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    found = result.samples
+    found["kernels"], found["start_s"] = arguments.kernels, start_s()
+    found["one"] = measured(arguments.kernels, 1)
+    result.write()
+    found["many"] = measured(arguments.kernels, len(os.sched_getaffinity(0)))
+    found["times_one_warm_worker"] = found["one"]["compiles_s"] / found["many"]["wall_s"]
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, kernels=(64, 16))

@@ -1,11 +1,11 @@
 """How long do real programs take to their first and to their last result, cold and warm, here and with other caches?
 
-Method      Each sample is a fresh process, or eight of them together, whose results are compared with NumPy after the
-            measurement. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the
-            result of the first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after
-            another process. With --quick, cold samples run in parallel, one for two cores. The programs: the 31
-            products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job of
-            8 processes that start together; a block sum with CUB; and the start of a container without compilers. The
+Method      Each sample is a fresh process, or eight of them together, whose results are checked after the measurement.
+            "first" and "all" are seconds from the end of imports, decoration, context and arrays to the result of the
+            first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after another process.
+            With --quick, cold samples run in parallel, one for two cores. The programs: the 31 products of
+            examples/tropical_gemm.cu; the twenty Numba kernels of benchmarks/numba_program, also in a job of 8
+            processes that start together; a block sum with CUB; and the start of a container without compilers. The
             container has a bundle and an empty cache, or the cache folder of a machine with compilers. NVRTC, NVVM and
             nvJitLink cannot be found there, and the memory map of the process is checked for them at the end.
 Not shown   Programs that run for hours; a cold page cache; a real container, or a network between machines.
@@ -14,33 +14,21 @@ Not shown   Programs that run for hours; a cold page cache; a real container, or
 from __future__ import annotations
 
 import argparse
-import compileall
 import importlib
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from first_launch import include_dirs
-from fresh import ROOT, fresh, is_pretended, say, wait_for_the_others
-from header import Result
-from processes import ranks
+from harness import ROOT, Folders, Result, compiles, fresh, is_pretended, ranks, require, run, say, wait_for_the_others
+from modules import core_products, cupy_products, our_products
+from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
-BUNDLE = "program.kcache"
 RANKS = int(os.environ.get("KC_BENCH_RANKS", "8"))
-
-
-def ours_compiled() -> int:
-    import numba_kcache
-
-    return numba_kcache.info("process").compiles
 
 
 def imported(folder: str, name: str) -> Any:
@@ -50,134 +38,24 @@ def imported(folder: str, name: str) -> Any:
     return importlib.import_module(name)
 
 
-# -- 31 kernels of one source ---------------------------------------------------------------------------
-
-
-class Clocked:
-    """Stand in for `gemm` of the example: time each launch until its result is there."""
-
-    def __init__(self, launch: Callable[..., object]) -> None:
-        self.launch, self.first, self.all = launch, 0.0, 0.0
-
-    def __getitem__(self, name: str) -> Any:
-        return Named(self, name)
-
-
-class Named:
-    """One kernel of the stand-in: `gemm[name]`."""
-
-    def __init__(self, clocked: Clocked, name: str) -> None:
-        self.clocked, self.name = clocked, name
-
-    def __getitem__(self, config: Any) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            from numba import cuda
-
-            start = time.perf_counter()
-            self.clocked.launch(self.name, config, arguments)
-            cuda.synchronize()
-            spent = time.perf_counter() - start
-            self.clocked.first = self.clocked.first or spent
-            self.clocked.all += spent
-
-        return call
-
-
-def gemm(launch_of: Callable[[Any], Callable[..., object]], compiled: Callable[[], int]) -> None:
-    from modules import kernel_names
-    from numba import cuda
-
-    example: Any = imported("examples", "gemm_module")
-    cuda.current_context()
-    clocked = Clocked(launch_of(example))
-    example.gemm = clocked
-    for name in kernel_names():
-        try:
-            example.check(name)
-        except AssertionError:
-            if not is_pretended():
-                raise
-    say(first=clocked.first, all=clocked.all, compiles=compiled())
-
-
-def gemm_ours() -> None:
-    def launch_of(example: Any) -> Callable[..., object]:
-        module = example.gemm
-        return lambda name, config, arguments: module[name][config](*arguments)
-
-    gemm(launch_of, ours_compiled)
-
-
-def gemm_cupy() -> None:
-    import cupy
-
-    def launch_of(_example: Any) -> Callable[..., object]:
-        module = cupy.RawModule(code=(ROOT / "examples/tropical_gemm.cu").read_text(), backend="nvrtc")
-
-        def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
-            operands = [cupy.int32(each) if isinstance(each, int) else cupy.asarray(each) for each in arguments]
-            grid = tuple(config[0]) + (1,) * (3 - len(config[0]))
-            module.get_function(name)(grid, config[1], operands)
-
-        cupy.cuda.Device().synchronize()
-        return launch
-
-    gemm(launch_of, lambda: -1)
-
-
-def gemm_cuda_core() -> None:
-    import numpy as np
-    from cuda.core import Device, LaunchConfig, Program, ProgramOptions
-    from cuda.core import launch as launch_on
-    from cuda.core.utils import FileStreamProgramCache
-
-    def launch_of(_example: Any) -> Callable[..., object]:
-        device = Device()
-        device.set_current()
-        text, stream = (ROOT / "examples/tropical_gemm.cu").read_text(), device.default_stream
-        compiled: list[Any] = []
-
-        def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
-            if not compiled:
-                options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
-                cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
-                compiled.append(Program(text, "c++", options=options).compile("cubin", cache=cache))
-            operands = [
-                np.int32(each) if isinstance(each, int) else int(each.device_ctypes_pointer.value) for each in arguments
-            ]
-            launch_config = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
-            launch_on(stream, launch_config, compiled[0].get_kernel(name), *operands)
-
-        return launch
-
-    gemm(launch_of, lambda: -1)
-
-
 # -- twenty Numba kernels -------------------------------------------------------------------------------
 
 
-def program() -> None:
-    """Run the program with the decorator that KC_PROGRAM names."""
-    module: Any = imported("benchmarks/numba_program", "program")
-    from numba import cuda
+def program(decorator: str) -> Callable[[], dict[str, float]]:
+    """The program with the decorator of that name."""
 
-    cuda.current_context()
-    wait_for_the_others()
-    first, last, _count = module.run_all(is_checked=not is_pretended())
-    is_numbas = os.environ.get("KC_PROGRAM") == "numba"
-    kernels = module.WANTED if is_numbas else ()
-    compiles = sum(sum(each.stats.cache_misses.values()) for each in kernels) if is_numbas else ours_compiled()
-    say(first=first, all=last, compiles=compiles)
+    def workload() -> dict[str, float]:
+        os.environ["KC_PROGRAM"] = decorator
+        module: Any = imported("benchmarks/numba_program", "program")
+        from numba import cuda
 
+        cuda.current_context()
+        wait_for_the_others()
+        first, last, _count = module.run_all(is_checked=not is_pretended())
+        theirs = sum(sum(each.stats.cache_misses.values()) for each in module.WANTED if decorator == "numba")
+        return {"first": first, "all": last, "compiles": theirs if decorator == "numba" else compiles()}
 
-def program_numba() -> None:
-    os.environ["KC_PROGRAM"] = "numba"
-    program()
-
-
-def program_signatures() -> None:
-    os.environ["KC_PROGRAM"] = "signatures"
-    program()
+    return workload
 
 
 # -- a header of CUB ------------------------------------------------------------------------------------
@@ -193,82 +71,73 @@ extern "C" __global__ void sums(const int *x, int *out) {{
 }}"""
 
 
-def block_sums(launch: Callable[[], object], result: Callable[[], Any], compiled: Callable[[], int]) -> None:
+def block_sums(array: Any, wait: Callable[[], object], launch: Callable[..., object], host: Any) -> dict[str, float]:
+    """Run the kernel, with functions that make an array, wait, launch and copy an array to the host."""
     import numpy as np
 
+    values = np.arange(BLOCK * BLOCKS, dtype=np.int32)
+    x, out = array(values), array(np.zeros(BLOCKS, np.int32))
+    wait()
     start = time.perf_counter()
-    launch()
+    launch(x, out)
+    wait()
     first = time.perf_counter() - start
-    wanted = np.arange(BLOCK * BLOCKS, dtype=np.int32).reshape(BLOCKS, BLOCK).sum(axis=1)
-    assert is_pretended() or (result() == wanted).all()
-    say(first=first, all=first, compiles=compiled())
+    require((host(out) == values.reshape(BLOCKS, BLOCK).sum(axis=1)).all())
+    return {"first": first, "all": first}
 
 
-def cub_ours() -> None:
-    import numpy as np
+def cub_ours() -> dict[str, float]:
     from numba import cuda
 
     from numba_kcache import cached_kernel
 
     kernel = cached_kernel(CUB)
-    x = cuda.to_device(np.arange(BLOCK * BLOCKS, dtype=np.int32))
-    out = cuda.to_device(np.zeros(BLOCKS, np.int32))
-    cuda.synchronize()
-
-    def launch() -> None:
-        kernel[BLOCKS, BLOCK](x, out)
-        cuda.synchronize()
-
-    block_sums(launch, out.copy_to_host, ours_compiled)
+    found = block_sums(
+        cuda.to_device, cuda.synchronize, lambda x, out: kernel[BLOCKS, BLOCK](x, out), lambda out: out.copy_to_host()
+    )
+    return {**found, "compiles": compiles()}
 
 
-def cub_cupy() -> None:
+def cub_cupy() -> dict[str, float]:
     import cupy
 
     options = ("-std=c++17", *(f"-I{folder}" for folder in include_dirs()))
     kernel = cupy.RawKernel(CUB, "sums", options, backend="nvrtc")
-    x, out = cupy.arange(BLOCK * BLOCKS, dtype=cupy.int32), cupy.zeros(BLOCKS, cupy.int32)
-    cupy.cuda.Device().synchronize()
-
-    def launch() -> None:
-        kernel((BLOCKS,), (BLOCK,), (x, out))
-        cupy.cuda.Device().synchronize()
-
-    block_sums(launch, lambda: cupy.asnumpy(out), lambda: -1)
+    cupy.arange(BLOCK, dtype=cupy.int32)  # by a kernel of CuPy: its compiler is loaded
+    return block_sums(
+        cupy.asarray, lambda: cupy.cuda.Device().synchronize(),
+        lambda x, out: kernel((BLOCKS,), (BLOCK,), (x, out)), cupy.asnumpy,
+    )  # fmt: skip
 
 
-def cub_torch() -> None:
+def cub_torch() -> dict[str, float]:
     import torch
 
-    x = torch.arange(BLOCK * BLOCKS, dtype=torch.int32, device="cuda")
-    out = torch.zeros(BLOCKS, dtype=torch.int32, device="cuda")
-    torch.cuda.synchronize()
-
-    def launch() -> None:
+    def launch(x: Any, out: Any) -> None:
         kernel = torch.cuda._compile_kernel(CUB, "sums", cuda_include_dirs=include_dirs())
         kernel((BLOCKS, 1, 1), (BLOCK, 1, 1), (x, out))
-        torch.cuda.synchronize()
 
-    block_sums(launch, lambda: out.cpu().numpy(), lambda: -1)
+    def array(values: Any) -> Any:
+        return torch.from_numpy(values).cuda()
+
+    return block_sums(array, torch.cuda.synchronize, launch, lambda out: out.cpu().numpy())
 
 
-def cub_pycuda() -> None:
+def cub_pycuda() -> dict[str, float]:
     import numpy as np
     import pycuda.autoprimaryctx
     from pycuda import driver
     from pycuda.compiler import SourceModule
 
     assert pycuda.autoprimaryctx
-    x = driver.to_device(np.arange(BLOCK * BLOCKS, dtype=np.int32))
-    out = driver.to_device(np.zeros(BLOCKS, np.int32))
-    driver.Context.synchronize()
 
-    def launch() -> None:
+    def launch(x: Any, out: Any) -> None:
         module = SourceModule(CUB, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
         module.get_function("sums")(x, out, block=(BLOCK, 1, 1), grid=(BLOCKS, 1))
-        driver.Context.synchronize()
 
-    block_sums(launch, lambda: driver.from_device(out, (BLOCKS,), np.int32), lambda: -1)
+    return block_sums(
+        driver.to_device, driver.Context.synchronize, launch, lambda out: driver.from_device(out, (BLOCKS,), np.int32)
+    )
 
 
 # -- a container without compilers ----------------------------------------------------------------------
@@ -293,148 +162,94 @@ def refuse_compilers() -> None:
     sys.addaudithook(refuse)
 
 
-def no_compiler_is_mapped() -> None:
+def contained(workload: Callable[[], dict[str, float]], take: str, bundle: str) -> dict[str, float]:
+    """Run a workload without compilers; before it, `take` imports or registers a bundle, within "process"."""
+    refuse_compilers()
+    if take:
+        import numba_kcache
+
+        getattr(numba_kcache, take)(bundle)
+    found = workload()
     maps = Path("/proc/self/maps").read_text()
     assert not any(f"lib{each}" in maps for each in COMPILERS), "a compiler was loaded"
-
-
-def contained(run: Callable[[], None]) -> Callable[[], None]:
-    """A child without compilers; if there is a bundle, the child first imports or registers it, within "process"."""
-
-    def child() -> None:
-        refuse_compilers()
-        if "KC_BENCH_BUNDLE" in os.environ:
-            import numba_kcache
-
-            take = getattr(numba_kcache, os.environ["KC_BENCH_TAKE"])  # import_bundle or register_bundle
-            take(os.environ["KC_BENCH_BUNDLE"])
-        run()
-        no_compiler_is_mapped()
-
-    return child
-
-
-def export() -> None:
-    import numba_kcache
-
-    report = numba_kcache.export_bundle(os.environ["KC_BENCH_BUNDLE"])
-    say(entries=report.entries, bytes=os.path.getsize(os.environ["KC_BENCH_BUNDLE"]))
+    return found
 
 
 GIVEN = "numba_kcache, signatures given"
 OURS, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
 CORE, PYCUDA = "cuda.core FileStreamProgramCache", "PyCUDA SourceModule"
-CHILDREN: dict[str, dict[str, Callable[[], None]]] = {
-    "31 kernels of one source": {OURS: gemm_ours, CUPY: gemm_cupy, CORE: gemm_cuda_core},
-    "20 Numba kernels in four files": {OURS: program, NUMBA: program_numba, GIVEN: program_signatures},
+NUMBAS = "20 Numba kernels in four files"
+CHILDREN: dict[str, dict[str, Callable[[], dict[str, float]]]] = {
+    "31 kernels of one source": {OURS: our_products, CUPY: cupy_products, CORE: core_products},
+    NUMBAS: {OURS: program("kcache"), NUMBA: program("numba"), GIVEN: program("signatures")},
     "block sum with CUB": {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
 }
-JOB = f"20 Numba kernels, {RANKS} processes"
-
-
-def ask(workload: str, system: str, folder: Path, flag: str = "--child", **more: str) -> Any:
-    return fresh([__file__, flag, workload, system], folder, more)
-
-
-class Results:
-    """Samples by workload, system and "cold/warm first/all/process/compiles", and the runs that failed."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.samples: dict[str, dict[str, dict[str, list[float]]]] = {}
-        self.left_out: dict[str, str] = {}
-        self.result = Result(path, "workloads", left_out=self.left_out, ranks=RANKS)
-
-    def add(self, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
-        """Keep one answer and write the result; return False if the answer is the reason of a failure."""
-        if isinstance(found, str):
-            self.left_out[f"{workload}: {system}, {state}"] = found
-            return False
-        rows = self.samples.setdefault(workload, {}).setdefault(system, {})
-        for what, value in found.items():
-            if what != "compiles" or value >= 0:
-                rows.setdefault(f"{state} {what}", []).append(value)
-        self.result.write(self.samples)
-        return True
-
-
-CONTAINED = {"20 Numba kernels in four files": (OURS, NUMBA), "block sum with CUB": (OURS, CUPY)}
+CONTAINED = {NUMBAS: (OURS, NUMBA), "block sum with CUB": (OURS, CUPY)}
 """The systems of each workload that keep code on disk and are also started without compilers."""
 
 
-def measure(results: Results, processes: int) -> None:
-    """Run one round of all workloads; cold runs of single processes run `processes` at a time."""
-    with tempfile.TemporaryDirectory() as parent:
-        pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
-        folders = [Path(parent, str(number)) for number in range(len(pairs))]
-        for folder in folders:
-            folder.mkdir()
-        with ThreadPoolExecutor(processes) as pool:
-            cold = list(pool.map(ask, *zip(*pairs, strict=True), folders))
-        for (workload, system), folder, found in zip(pairs, folders, cold, strict=True):
-            if results.add(workload, system, "cold", found):
-                results.add(workload, system, "warm", ask(workload, system, folder))
-                if system in CONTAINED.get(workload, ()):
-                    measure_container(workload, system, folder, results)
-    for system in (OURS, GIVEN, NUMBA):
-        folder = Path(tempfile.mkdtemp())
-        words = [__file__, "--child", "20 Numba kernels in four files", system]
-        for state in ("cold", "warm"):
-            found = ranks(words, RANKS, folder)
-            if isinstance(found, dict):
-                found = {"all": found["last"], "process": found["all"], "compiles": found["compiles"]}
-            results.add(JOB, system, state, found)
-        shutil.rmtree(folder)
+def child(workload: str, system: str, how: str = "", take: str = "", bundle: str = "") -> None:
+    if how == "export":
+        import numba_kcache
+
+        say(entries=numba_kcache.export_bundle(bundle).entries)
+    else:
+        run_it = CHILDREN[workload][system]
+        say(**(contained(run_it, take, bundle) if how == "contained" else run_it()))
 
 
-def measure_container(workload: str, system: str, built: Path, results: Results) -> None:
+def ask(workload: str, system: str, folder: Path, *how: object) -> dict[str, Any] | str:
+    return fresh([__file__, "--child", workload, system, *how], folder)
+
+
+def keep(result: Result, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
+    """Keep one answer; return False if it is the reason of a failure."""
+    if isinstance(found, str):
+        result.leave_out(f"{workload}: {system}, {state}", found)
+        return False
+    figures = {what: found[what] for what in ("first", "all", "process", "compiles") if what in found}
+    result.add(workload, system, prefix=f"{state} ", **figures)
+    return True
+
+
+def measure_container(result: Result, workload: str, system: str, built: Path, folders: Folders) -> None:
     """Start without compilers from a bundle of the folder `built`, which a run with compilers filled, and from a copy.
 
     The folder is moved, since the paths of the machine that built it do not exist in a container.
     """
-    named, parent = f"{workload}, no compiler", Path(tempfile.mkdtemp())
+    named, bundle = f"{workload}, no compiler", built.with_suffix(".kcache")
     if system == OURS:
-        bundle = str(parent / BUNDLE)
-        exported = ask(workload, system, built, "--export", KC_BENCH_BUNDLE=bundle)
+        exported = ask(workload, system, built, "export", "", bundle)
         assert isinstance(exported, dict), exported
-        for how in ("import", "register"):
-            empty = parent / how
-            empty.mkdir()
-            more = {"KC_BENCH_BUNDLE": bundle, "KC_BENCH_TAKE": f"{how}_bundle"}
-            results.add(named, f"{OURS}, {how}_bundle", "warm", ask(workload, system, empty, "--contained", **more))
-    built.rename(parent / "copy")
-    found = ask(workload, system, parent / "copy", "--contained")
-    results.add(named, f"{system}, cache folder copied", "warm", found)
-    shutil.rmtree(parent)
+        for take in ("import_bundle", "register_bundle"):
+            found = ask(workload, system, folders(workload, take), "contained", take, bundle)
+            keep(result, named, f"{OURS}, {take}", "warm", found)
+    copy = built.rename(built.with_suffix(".copy"))
+    keep(result, named, f"{system}, cache folder copied", "warm", ask(workload, system, copy, "contained"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--child", nargs=2)
-    parser.add_argument("--contained", nargs=2)
-    parser.add_argument("--export", nargs=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round; cold samples run in parallel")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.child or arguments.contained:
-        workload, system = arguments.child or arguments.contained
-        child = CHILDREN[workload][system]
-        (contained(child) if arguments.contained else child)()
-        return
-    if arguments.export:
-        export()
-        return
-    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    results = Results(arguments.json)
-    for _ in range(1 if arguments.quick else arguments.rounds):
-        measure(results, max(1, (os.cpu_count() or 1) // 2) if arguments.quick else 1)
-    for workload, systems in results.samples.items():
-        for system, rows in systems.items():
-            cells = (f"{name} {median(times) * 1e3:.1f}" for name, times in rows.items() if "compiles" not in name)
-            print(f"{workload}: {system}: {', '.join(cells)} ms")
-    for what, why in results.left_out.items():
-        print(f"{what}: {why}", file=sys.stderr)
+def measure(result: Result, arguments: argparse.Namespace) -> None:
+    result.notes["ranks"] = RANKS
+    pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
+    at_once = max(1, (os.cpu_count() or 1) // 2) if arguments.quick else 1
+    for _ in range(arguments.rounds):
+        with Folders() as folders, ThreadPoolExecutor(at_once) as pool:
+            cold = [*pool.map(lambda pair, folders=folders: ask(*pair, folders(*pair)), pairs)]
+            for (workload, system), found in zip(pairs, cold, strict=True):
+                folder = folders(workload, system)
+                if keep(result, workload, system, "cold", found):
+                    keep(result, workload, system, "warm", ask(workload, system, folder))
+                    if system in CONTAINED.get(workload, ()):
+                        measure_container(result, workload, system, folder, folders)
+            for system in (OURS, GIVEN, NUMBA):
+                words = [__file__, "--child", NUMBAS, system]
+                for state in ("cold", "warm"):
+                    found = ranks([(words, folders("job", system))] * RANKS)
+                    if isinstance(found, dict):
+                        compiled = sum(each["compiles"] for each in found["answers"])
+                        found = {"all": found["last"], "process": found["all"], "compiles": compiled}
+                    keep(result, f"20 Numba kernels, {RANKS} processes", system, state, found)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, child, rounds=(5, 1))

@@ -78,20 +78,22 @@ def test_every_script_stands_on_a_page(script: Path) -> None:
 
 
 def test_every_table_says_what_it_does_not_show(load) -> None:  # type: ignore[no-untyped-def]
-    """Below each table is what its benchmark does not show, in the words of the script."""
-    performance = load("performance")
+    """Below each table about speed is what its benchmark does not show, in the words of the script."""
+    tables, of_several_results = load("tables"), {"gains", "run", "added", "aims"}
 
-    for name, make in performance.PERFORMANCE.items():
+    for name, make in tables.DOCUMENTS["docs/performance.md"].items():
+        if name in of_several_results:
+            continue
         try:
             made = make()
-        except performance.NoResult:
+        except sys.modules["results"].NoResult:
             continue
         assert made.splitlines()[-1].startswith("Does not show: "), name
 
 
 def test_one_entry_runs_every_script(load) -> None:  # type: ignore[no-untyped-def]
     """run.py lists every script."""
-    assert {script.name for script in load("run").SCRIPTS} == {path.stem for path in SCRIPTS}
+    assert {*load("run").SCRIPTS} == {path.stem for path in SCRIPTS}
 
 
 def test_every_result_names_its_machine() -> None:
@@ -102,47 +104,46 @@ def test_every_result_names_its_machine() -> None:
 
 def test_result_of_another_commit_than_most_names_it_below_its_table(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """If results are of two commits, the page names both, and each table its own."""
-    performance = load("performance")
+    tables, results = load("tables"), sys.modules["results"]
     machine = {"gpu": None, "cores": 2, "python": "3.12.3", "time": "2026-01-02T03:04:05Z"}
     of = {"first_launch": "aaaaaaaaaaaa", "launch": "aaaaaaaaaaaa", "modules": "bbbbbbbbbbbb"}
     for name, commit in of.items():
         result = {"machine": {"commit": commit, **machine}, "samples": {}}
         (tmp_path / f"{name}.json").write_text(json.dumps(result))
-    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
 
-    assert performance.run() == "2 of 3 results are of commit `aaaaaaaaaaaa`; the others: `bbbbbbbbbbbb`: modules."
-    assert performance.machine_of(performance.result_of("launch")).endswith("2026-01-02.")
-    assert performance.machine_of(performance.result_of("modules")).endswith("Commit `bbbbbbbbbbbb`.")
+    assert tables.run() == "2 of 3 results are of commit `aaaaaaaaaaaa`; the others: `bbbbbbbbbbbb`: modules."
+    assert results.machine_of(results.result_of("launch")).endswith("2026-01-02.")
+    assert results.machine_of(results.result_of("modules")).endswith("Commit `bbbbbbbbbbbb`.")
 
 
 def test_result_names_the_commit_it_was_taken_at(load) -> None:  # type: ignore[no-untyped-def]
     """The machine's header has the commit, with a `+` if a file differs from it."""
-    commit = load("header").machine_header()["commit"]
+    commit = load("harness").machine_header()["commit"]
 
     assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", commit)
 
 
 def test_note_beside_a_copy_names_its_commit_whatever_repository_it_lies_in(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """A copy of the tree inside another repository does not get that repository's commit."""
-    header = load("header")
+    harness = load("harness")
     (tmp_path / "COMMIT").write_text("0123456789abcdef0123456789abcdef01234567\n")
     as_someone = [program("git"), "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "another"]):
         subprocess.run([*as_someone, *words], check=True)
-    monkeypatch.setattr(header, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
 
-    assert header.commit() == "0123456789ab"
+    assert harness.commit() == "0123456789ab"
 
 
 def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """A result is written after each part, and always complete."""
-    header = load("header")
-    result = header.Result(tmp_path / "there/some.json", "some", left_out={})
-    result.write({"first": [1]})
+    result = load("harness").Result(tmp_path / "there/some.json", "some")
+    result.add(first=1)
     monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("stopped"))
 
     with pytest.raises(pytest.fail.Exception):
-        result.write({"first": [1], "second": [2]})
+        result.add(second=2)
 
     assert json.loads((tmp_path / "there/some.json").read_text())["samples"] == {"first": [1]}
 
@@ -150,7 +151,7 @@ def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(lo
 def test_aim_is_met_missed_or_not_measured_as_its_result_says(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The table has a row for missed aims, and for those whose result is missing or incomplete."""
     aims = load("aims")
-    monkeypatch.setattr(sys.modules["performance"], "RESULTS", tmp_path)
+    monkeypatch.setattr(sys.modules["results"], "RESULTS", tmp_path)
 
     def result(name: str, **found: object) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps({"machine": {}, **found}))

@@ -151,28 +151,28 @@ def main() -> int:
     options.add_argument("--only", default="")
     options.add_argument("--json", default="")
     chosen = options.parse_args()
-    stale, figures = 0, dict[str, object]()
+    stale = 0
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
     from cuda.bindings import nvrtc
-    from header import Result
+    from harness import Result
 
     result = Result(Path(chosen.json) if chosen.json else None, "header_corpus")
-    result.header["nvrtc"] = "12.9" if chosen.nvrtc else ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+    result.machine["nvrtc"] = "12.9" if chosen.nvrtc else ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
     with tempfile.TemporaryDirectory() as folder:
         for number in range(chosen.maze // 40):
             seed = chosen.seed * 1000 + number
             tally = run(maze(Path(folder, f"maze{number}"), seed), MAZE_STEPS, 40, seed, library=chosen.nvrtc)
             print(f"maze {seed}: {tally.report()}", flush=True)
-            figures[f"maze {seed}"] = tally.figures()
-            result.write(figures)
+            result.samples[f"maze {seed}"] = tally.figures()
+            result.write()
             stale += len(tally.stale) + len(tally.altered)
         for name in KERNELS if chosen.real else ():
             if chosen.only in name:
                 project = real(Path(folder, name), name)
                 tally = run(project, REAL_STEPS, chosen.real, chosen.seed, library=chosen.nvrtc)
                 print(f"{name}: {tally.report()}", flush=True)
-                figures[name] = tally.figures()
-                result.write(figures)
+                result.samples[name] = tally.figures()
+                result.write()
                 stale += len(tally.stale) + len(tally.altered)
     return 1 if stale else 0
 

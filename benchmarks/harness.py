@@ -1,0 +1,399 @@
+"""Measure in fresh processes whose caches are all in one folder, and write each result while it grows.
+
+Promise     A child uses no cache outside its folder: numba_kcache's, CuPy's, Numba's and Triton's are in it, and the
+            driver's own is off. If a child fails, for instance because a peer is not installed, its system is left out
+            with the reason. A result is written after each sample, completely or not at all, and names machine and
+            commit: a time limit loses one sample.
+Not here    The programs that are measured (programs.py, and the scripts). A child prints its figures by `say`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "KC_BENCH_DIR")
+ALWAYS = 1e9
+"""Seconds that no benchmark takes: no time limit."""
+
+# -- in a child -----------------------------------------------------------------------------------------
+
+
+def say(**found: object) -> None:
+    """Print the figures of this child as JSON, with the time at which it is done."""
+    print(json.dumps({**found, "end": time.time()}))
+
+
+def is_pretended() -> bool:
+    """Check whether the driver is the tests' fake one, on which no kernel runs, so that no result can be checked."""
+    return bool(os.environ.get("KC_FAKE_DEVICES"))
+
+
+def require(is_right: object) -> None:
+    """Check a result, unless no kernel has run."""
+    assert is_right or is_pretended(), "a kernel's result is wrong"
+
+
+def compiles() -> int:
+    """The number of kernels that this package has compiled in this process."""
+    import numba_kcache
+
+    return numba_kcache.info("process").compiles
+
+
+def median_of_batches(launch: Callable[[], object], wait: Callable[[], object], batches: int, launches: int) -> float:
+    """Seconds of one asynchronous launch: the median of several batches, after each of which the device is idle."""
+    for _ in range(20):
+        launch()
+    times = []
+    for _ in range(batches):
+        wait()
+        start = time.perf_counter()
+        for _ in range(launches):
+            launch()
+        times.append((time.perf_counter() - start) / launches)
+    return median(times)
+
+
+def wait_for_the_others() -> bool:
+    """If this child is a rank, report that it is ready, wait for the start, and return True.
+
+    A rank has `KC_BENCH_BARRIER`, the folder through which ranks and parent communicate.
+    """
+    barrier = os.environ.get("KC_BENCH_BARRIER")
+    if barrier:
+        Path(barrier, str(os.getpid())).touch()
+        while not os.path.exists(os.path.join(barrier, "go")):
+            time.sleep(0.0005)
+    return bool(barrier)
+
+
+# -- children -------------------------------------------------------------------------------------------
+
+
+def environment(folder: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Make the environment of a child whose caches are all in `folder`."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    caches = dict.fromkeys(FOLDERS, str(folder))
+    return {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPATH": path, **caches, **(more or {})}
+
+
+def start(words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a child: Python with these arguments."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)], env=environment(folder, more), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def reason(output: str) -> str:
+    """The reason why a child failed: the last line that names an error, or the last one."""
+    lines = [line.strip() for line in output.strip().splitlines()] or ["it died"]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line)]
+    return (named or lines)[-1][:200]
+
+
+def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, Any] | str:
+    """The object that the child printed last; the reason, as text, if it failed or took longer than `limit_s`."""
+    try:
+        out, error = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return f"took longer than {limit_s:.0f} s"
+    if child.returncode != 0:
+        return reason(error or out)
+    objects = [line for line in out.splitlines() if line.startswith("{")]  # some packages print at exit
+    found: dict[str, Any] | str = json.loads(objects[-1]) if objects else "it said nothing"
+    return found
+
+
+def fresh(words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None) -> dict[str, Any] | str:
+    """Run a child; its answer, with the seconds from its start to its result (`result`) and to its end (`process`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = time.time()
+    found = answer(start(words, folder, more))
+    if isinstance(found, dict):
+        found["result"], found["process"] = found.pop("end", begin) - begin, time.time() - begin
+    return found
+
+
+def seconds(words: Sequence[object], **more: Any) -> float:
+    """Seconds of a whole process; its output is discarded.
+
+    Raises:
+        ValueError: It failed, with the reason.
+    """
+    begin = time.perf_counter()
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **more)
+    spent = time.perf_counter() - begin
+    if done.returncode:
+        raise ValueError(reason(done.stderr or done.stdout))
+    return spent
+
+
+def ranks(
+    commands: Sequence[tuple[Sequence[object], Path]], more: Mapping[str, str] | None = None
+) -> dict[str, Any] | str:
+    """Run children, each with its arguments and folder, that begin to work at the same time, and wait for all.
+
+    Returns:
+        Their answers, and the seconds from their common start to the last result (`last`), from it to the last end
+        (`ended`), and from the first process to the last end (`all`); the reason, as text, if one failed.
+    """
+    with tempfile.TemporaryDirectory() as barrier:
+        begin = time.time()
+        children = [start(words, folder, {"KC_BENCH_BARRIER": barrier, **(more or {})}) for words, folder in commands]
+        limit = time.monotonic() + 120
+        while time.monotonic() < limit:
+            if all(child.poll() is not None or Path(barrier, str(child.pid)).exists() for child in children):
+                break
+            time.sleep(0.001)
+        started = time.time()
+        Path(barrier, "go").touch()
+        found = [answer(child) for child in children]
+        ended = time.time()
+    for each in found:
+        if isinstance(each, str):
+            return each
+    last = max(each["end"] for each in found if isinstance(each, dict))
+    return {"answers": found, "last": last - started, "ended": ended - started, "all": ended - begin}
+
+
+class Folders:
+    """Temporary folders, one for each name, that are removed at the end of a `with` block."""
+
+    def __enter__(self) -> Folders:
+        self.root = Path(tempfile.mkdtemp())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def __call__(self, *names: object) -> Path:
+        folder = self.root.joinpath(*(re.sub(r"\W", "_", str(name)) for name in names))
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+# -- the machine ----------------------------------------------------------------------------------------
+
+DISTRIBUTIONS = (
+    "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "pycuda", "warp-lang",
+    "numpy",
+)  # fmt: skip
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """The versions of those distributions that are installed."""
+    from importlib.metadata import PackageNotFoundError, version  # here, so that no child imports it before the package
+
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine_header() -> dict[str, Any]:
+    """Commit, GPU, driver, processor, versions, load and time."""
+    import platform
+
+    return {
+        "commit": commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "versions": versions(*DISTRIBUTIONS),
+        **gpu_of(),
+    }
+
+
+def commit() -> str:
+    """The commit of this tree. A copy that is no git checkout names it in the file COMMIT in its root; for a checkout,
+    git names it, with `+` if files differ from the commit."""
+    note = ROOT / "COMMIT"
+    if note.is_file():
+        return note.read_text().strip()[:12]
+    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    try:
+        output = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        output = ""
+    return output or "unknown"
+
+
+GPU = """
+from cuda.bindings import driver
+driver.cuInit(0)
+status, device = driver.cuDeviceGet(0)
+assert not status
+print(driver.cuDeviceGetName(100, device)[1].partition(b"\\0")[0].decode(), driver.cuDriverGetVersion()[1], sep="\\n")
+"""
+
+
+def gpu_of() -> dict[str, Any]:
+    """Name the device; `{"gpu": None}` without one. A child asks the driver, so that this process opens no device."""
+    done = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {"gpu": None}
+    name, number = done.stdout.splitlines()[-2:]
+    try:
+        release = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        release = None
+    return {"gpu": name, "driver_cuda": int(number), "driver": release[0] if release else None}
+
+
+# -- the result -----------------------------------------------------------------------------------------
+
+
+class Result:
+    """The result of a script, written again after each of its samples.
+
+    Args:
+        path: The file to write; None to write nothing.
+        question: The name of the script.
+        notes: Facts about the whole run.
+    """
+
+    def __init__(self, path: Path | None, question: str, **notes: object) -> None:
+        self.path, self.question, self.notes = path, question, notes
+        self.machine = machine_header() if path else {}
+        self.samples: dict[str, Any] = {}
+        self.left_out: dict[str, str] = {}
+
+    def write(self, **notes: object) -> None:
+        """Write what was found so far; `notes` are further members of the object."""
+        self.notes |= notes
+        if self.path:
+            kept = {"machine": self.machine, "left_out": self.left_out, **self.notes, "samples": self.samples}
+            write_json(self.path, {"question": self.question, **kept})
+
+    def add(self, *names: str, prefix: str = "", **figures: Any) -> None:
+        """Append each figure to the samples under these names, and write the result."""
+        rows = self.samples
+        for name in names:
+            rows = rows.setdefault(name, {})
+        for what, value in figures.items():
+            rows.setdefault(f"{prefix}{what}", []).append(value)
+        self.write()
+
+    def leave_out(self, name: str, why: str) -> None:
+        if name not in self.left_out:
+            print(f"{name}: {why}", file=sys.stderr, flush=True)
+        self.left_out[name] = why
+
+    def take(self, name: str, *words: object, folder: Path, more: Mapping[str, str] | None = None) -> Any:
+        """Run a child of this script; its answer, or None if it failed: then what it measures is left out."""
+        if name in self.left_out:
+            return None
+        found = fresh([sys.argv[0], "--child", *words], folder, more)
+        if isinstance(found, str):
+            self.leave_out(name, found)
+            return None
+        return found
+
+    def show(self) -> None:
+        """Print all figures, of samples their median."""
+        for path, found in tables(self.samples):
+            cells = (f"{name} {shown(value)}" for name, value in found.items())
+            print(f"{', '.join(path)}: {', '.join(cells)}")
+
+
+def tables(found: Any, *path: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The innermost dictionaries of nested ones, with their keys."""
+    inner = {name: each for name, each in found.items() if isinstance(each, dict)}
+    if outer := {name: each for name, each in found.items() if name not in inner}:
+        yield path, outer
+    for name, each in inner.items():
+        yield from tables(each, *path, str(name))
+
+
+def shown(value: Any) -> str:
+    """A figure with four digits; the median of a list of them, and their number."""
+    if isinstance(value, list) and value and all(isinstance(each, (int, float)) for each in value):
+        return f"{median(value):.4g} ({len(value)})"
+    return f"{value:.4g}" if isinstance(value, float) else f"{len(value)}" if isinstance(value, list) else f"{value}"
+
+
+def write_json(path: Path, result: object) -> None:
+    """Write a JSON file completely or not at all: an interrupted write leaves the old file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    private = path.with_name(f"{path.name}.{os.getpid()}")
+    private.write_text(json.dumps(result, indent=1) + "\n")
+    private.replace(path)
+
+
+# -- a script -------------------------------------------------------------------------------------------
+
+
+def rounds(count: int, within_s: float = ALWAYS, fills: int = 0) -> Iterator[int]:
+    """Number the rounds of a measurement, of which the first `fills` are negative and not counted. After `within_s`
+    seconds none is begun, but one is always measured."""
+    end = time.monotonic() + within_s
+    for number in range(-fills, count):
+        if number > 0 and time.monotonic() > end:
+            return
+        yield number
+
+
+def alternated(systems: Sequence[Any], number: int) -> list[Any]:
+    """The systems in the order of a round: that of every second one is reversed."""
+    return [*(reversed(systems) if number % 2 else systems)]
+
+
+def run(
+    doc: str | None,
+    measure: Callable[[Result, argparse.Namespace], object],
+    child: Callable[..., object] | None = None,
+    **options: tuple[int, int] | str,
+) -> None:
+    """Run a script: the child that `--child` names, or the whole measurement.
+
+    Args:
+        doc: The docstring of the script.
+        measure: Fills and writes the result.
+        child: Called with the words of `--child`.
+        options: Further arguments, each a number with its default and that of `--quick`, or a text with its default.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="the file of the result")
+    parser.add_argument("--quick", action="store_true", help="few samples")
+    parser.add_argument("--within", type=float, default=ALWAYS, help="seconds after which no further round is begun")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    for name, default in options.items():
+        if isinstance(default, str):
+            parser.add_argument(f"--{name}", default=default, help=f"default: {default or 'none'}")
+        else:
+            parser.add_argument(f"--{name}", type=int, help="default: {}; with --quick: {}".format(*default))
+    arguments = parser.parse_args()
+    if arguments.child:
+        assert child
+        child(*arguments.child)
+        return
+    for name, default in options.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default[arguments.quick])
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
+    result = Result(arguments.json, Path(sys.argv[0]).stem)
+    measure(result, arguments)
+    result.write()
+    result.show()

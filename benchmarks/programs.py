@@ -1,0 +1,522 @@
+"""Programs that run kernels y = a * x + number, with the arrays of each library and the kernels of each system.
+
+A library makes arrays. A system makes kernels: it gets their numbers and yields for each a function that launches the
+kernel with (a, x, y, n). Kernels are compiled or loaded by their first launch, unless a system says otherwise. So a row
+of a benchmark is the name of a library and a system, and peers differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import importlib.util
+import os
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import compiles, is_pretended, require, say
+
+N = 1 << 14
+GRID = N // 256, 256
+CUBIN = "k1.cubin"
+"""The file with the cubin of kernel 1, which the bare systems load."""
+
+Launch = Callable[..., object]
+System = Callable[[Sequence[int], str], Iterator[Launch]]
+"""Makes kernels: gets their numbers, and a header that their sources include or an empty text."""
+
+
+def text(number: int, header: str = "") -> str:
+    """CUDA C++ of one kernel. Its cubin contains the number, as a float, and the kernel's name unchanged."""
+    head = f"#include <{header}>\n" if header else ""
+    value = "__half2float(__float2half(x[i]))" if header == "cuda_fp16.h" else "x[i]"
+    return (
+        f'{head}extern "C" __global__ void k{number}(float a, const float *x, float *y, int n) {{\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        f"    if (i < n) y[i] = a * {value} + {number}.0f;\n}}\n"
+    )
+
+
+def whole_text(numbers: Sequence[int], header: str) -> str:
+    """One source with all kernels."""
+    head = f"#include <{header}>\n" if header else ""
+    return head + "".join(text(number, header).removeprefix(head) for number in numbers)
+
+
+def include_dirs() -> list[str]:
+    from numba_kcache.toolchain import installed_include_dirs
+
+    return installed_include_dirs()
+
+
+# -- libraries ------------------------------------------------------------------------------------------
+
+
+class Library(NamedTuple):
+    """Functions of an array library.
+
+    Args:
+        ones: Makes an array of ones on the device.
+        wait: Waits until the device is idle.
+        host: Copies an array to the host.
+    """
+
+    ones: Callable[[int], Any]
+    wait: Callable[[], object]
+    host: Callable[[Any], Any]
+
+
+class DriverArray:
+    """Device memory with an array interface, allocated by the driver and not by an array package."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address, self.size = address, size
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "<f4", "data": (address, False), "version": 3}
+
+
+def of_driver() -> Library:
+    from cuda.bindings import driver
+
+    def ones(size: int) -> DriverArray:
+        driver.cuInit(0)
+        _, device = driver.cuDeviceGet(0)
+        _, context = driver.cuDevicePrimaryCtxRetain(device)
+        driver.cuCtxSetCurrent(context)
+        _, pointer = driver.cuMemAlloc(4 * size)
+        driver.cuMemcpyHtoD(pointer, ctypes.addressof((ctypes.c_float * size)(*[1.0] * size)), 4 * size)
+        return DriverArray(int(pointer), size)
+
+    def host(array: DriverArray) -> Sequence[float]:
+        copy = (ctypes.c_float * array.size)()
+        driver.cuMemcpyDtoH(ctypes.addressof(copy), array.address, 4 * array.size)
+        return copy
+
+    return Library(ones, driver.cuCtxSynchronize, host)
+
+
+def of_numba(module: str = "numba") -> Library:
+    import numpy as np
+
+    cuda = importlib.import_module(f"{module}.cuda")
+    warnings.simplefilter("ignore")
+    return Library(lambda size: cuda.to_device(np.ones(size, np.float32)), cuda.synchronize, lambda y: y.copy_to_host())
+
+
+def of_cupy(is_copied: bool = False) -> Library:
+    import cupy
+    import numpy as np
+
+    def ones(size: int) -> Any:
+        return cupy.asarray(np.ones(size, np.float32)) if is_copied else cupy.ones(size, cupy.float32)
+
+    return Library(ones, lambda: cupy.cuda.Device().synchronize(), cupy.asnumpy)
+
+
+def of_compute() -> Library:
+    from cuda import compute
+
+    assert compute
+    return of_cupy()
+
+
+def of_torch() -> Library:
+    import torch
+
+    return Library(lambda size: torch.ones(size, device="cuda"), torch.cuda.synchronize, lambda y: y.cpu().numpy())
+
+
+def of_pycuda() -> Library:
+    import numpy as np
+    import pycuda.autoprimaryctx
+    from pycuda import driver
+
+    assert pycuda.autoprimaryctx
+    return Library(
+        lambda size: driver.to_device(np.ones(size, np.float32)), driver.Context.synchronize,
+        lambda y: driver.from_device(y, (N,), np.float32),
+    )  # fmt: skip
+
+
+def of_warp() -> Library:
+    import numpy as np
+    import warp as wp
+
+    wp.config.quiet = True
+    wp.config.kernel_cache_dir = os.environ["KC_BENCH_DIR"]
+    wp.init()
+    device = wp.get_preferred_device()
+    assert device.is_cuda or is_pretended(), "Warp finds no GPU"
+
+    def ones(size: int) -> Any:
+        return wp.array(np.ones(size, np.float32), dtype=float, device=device)
+
+    return Library(ones, lambda: wp.synchronize_device(device), lambda y: y.numpy())
+
+
+LIBRARIES: dict[str, Callable[[], Library]] = {
+    "driver": of_driver,
+    "numba": of_numba,
+    "mlir": lambda: of_numba("numba_cuda_mlir"),
+    "cupy": of_cupy,
+    "cupy, copied": lambda: of_cupy(is_copied=True),
+    "compute": of_compute,
+    "torch": of_torch,
+    "pycuda": of_pycuda,
+    "warp": of_warp,
+}
+
+# -- systems of CUDA C++ --------------------------------------------------------------------------------
+
+
+def ours(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    """This package; each source is the result of a decorated function, the usual way to write a kernel."""
+    for number in numbers:
+        kernel = decorated(text(number, header))
+        yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
+
+
+def decorated(source: str) -> Any:
+    from numba_kcache import cached_kernel
+
+    @cached_kernel
+    def k1() -> str:
+        return source
+
+    return k1
+
+
+def our_texts(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    from numba_kcache import cached_kernel
+
+    for number in numbers:
+        kernel = cached_kernel(text(number, header))
+        yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
+
+
+def our_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    """All kernels in one source."""
+    from numba_kcache import cached_module
+
+    module = cached_module(whole_text(numbers, header))
+    for number in numbers:
+        yield lambda *operands, number=number: module[f"k{number}"][GRID](*operands)
+
+
+def cupy_options(header: str) -> tuple[str, ...]:
+    return tuple(f"-I{folder}" for folder in include_dirs()) if header else ()
+
+
+def cupy_launch(function_of: Callable[[], Any]) -> Launch:
+    import numpy as np
+
+    return lambda a, x, y, n: function_of()(GRID[:1], GRID[1:], (np.float32(a), x, y, np.int32(n)))
+
+
+def cupy_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    import cupy
+
+    options = cupy_options(header)
+    for number in numbers:
+        kernel = cupy.RawKernel(text(number, header), f"k{number}", options, backend="nvrtc")
+        yield cupy_launch(lambda kernel=kernel: kernel)
+
+
+def cupy_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    import cupy
+
+    module = cupy.RawModule(code=whole_text(numbers, header), options=cupy_options(header), backend="nvrtc")
+    for number in numbers:
+        yield cupy_launch(lambda number=number: module.get_function(f"k{number}"))
+
+
+def cuda_core(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    """cuda.core, with the arrays of the driver."""
+    import numpy as np
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+    from cuda.core.utils import FileStreamProgramCache
+
+    cache, device = FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), Device()
+    device.set_current()
+    stream, folders = device.default_stream, include_dirs() if header else None
+
+    def one(number: int, a: float, x: Any, y: Any, n: int) -> None:
+        options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True, include_path=folders)
+        code = Program(text(number, header), "c++", options=options).compile("cubin", cache=cache)
+        operands = np.float32(a), x.address, y.address, np.int32(n)
+        launch(stream, LaunchConfig(grid=GRID[0], block=GRID[1]), code.get_kernel(f"k{number}"), *operands)
+
+    for number in numbers:
+        yield lambda *operands, number=number: one(number, *operands)
+
+
+def torch_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    """torch's compiler of CUDA C++, which passes a Python float as a double."""
+    import torch
+
+    more = {"cuda_include_dirs": include_dirs()} if header else {}
+    for number in numbers:
+        source = text(number, header).replace("float a,", "double a,")
+
+        def launch(*operands: Any, source: str = source, name: str = f"k{number}") -> None:
+            torch.cuda._compile_kernel(source, name, **more)((GRID[0], 1, 1), (GRID[1], 1, 1), operands)
+
+        yield launch
+
+
+def pycuda_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+    import numpy as np
+    from pycuda.compiler import SourceModule
+
+    def one(number: int, a: float, x: Any, y: Any, n: int) -> None:
+        module = SourceModule(text(number, header), cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
+        operands = np.float32(a), x, y, np.int32(n)
+        module.get_function(f"k{number}")(*operands, block=(GRID[1], 1, 1), grid=(GRID[0], 1))
+
+    for number in numbers:
+        yield lambda *operands, number=number: one(number, *operands)
+
+
+# -- the least that is possible: kernel 1, whose cubin is in a file --------------------------------------
+
+
+def launch_bare(driver: Any, function: Any, a: float, x: int, y: int, n: int) -> None:
+    """Pack the operands and launch, without checks."""
+    memory = ctypes.create_string_buffer(64)
+    base = ctypes.addressof(memory)
+    struct.pack_into("=f4xQQi4x4Q", memory, 0, a, x, y, n, base, base + 8, base + 16, base + 24)
+    driver.cuLaunchKernel(function, GRID[0], 1, 1, GRID[1], 1, 1, 0, driver.CUstream(0), base + 32, 0)
+
+
+def cubin() -> bytes:
+    return Path(os.environ["KC_BENCH_DIR"], CUBIN).read_bytes()
+
+
+def bare(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+    from cuda.bindings import driver
+
+    def launch(a: float, x: Any, y: Any, n: int) -> None:
+        _, module = driver.cuModuleLoadData(cubin())
+        _, function = driver.cuModuleGetFunction(module, b"k1")
+        launch_bare(driver, function, a, x.address, y.address, n)
+
+    yield launch
+
+
+def bare_numba(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+    """Numba's driver layer, which this package must use in programs with Numba."""
+    from cuda.bindings import driver
+    from cuda.core import ObjectCode
+    from numba.cuda.cudadrv import devices
+
+    def launch(a: float, x: Any, y: Any, n: int) -> None:
+        module = devices.get_context().create_module_image(ObjectCode.from_cubin(cubin()))
+        _, kernel = driver.cuLibraryGetKernel(module.handle, b"k1")
+        _, function = driver.cuKernelGetFunction(kernel)
+        launch_bare(driver, function, a, *(each.gpu_data.device_ctypes_pointer.value for each in (x, y)), n)
+
+    yield launch
+
+
+# -- systems of Python ----------------------------------------------------------------------------------
+
+NUMBA_HEAD = "from {module} import cuda\n"
+NUMBA_BODY = """
+
+def k{number}(a, x, y, n):
+    i = cuda.grid(1)
+    if i < n:
+        y[i] = a * x[i] + {number}
+"""
+TRITON_HEAD = "import triton\nimport triton.language as tl\n"
+TRITON_BODY = """
+
+@triton.jit
+def k{number}(a, x, y, n, block: tl.constexpr):
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + i, a * tl.load(x + i, mask=i < n) + {number}, mask=i < n)
+"""
+WARP_BODY = """
+
+@wp.kernel
+def k{number}(a: float, x: wp.array(dtype=float), y: wp.array(dtype=float), n: int):
+    i = wp.tid()
+    y[i] = a * x[i] + {number}.0
+"""
+
+
+def generated(numbers: Sequence[int], head: str, body: str) -> list[Any]:
+    """The functions of a generated file, which the first process of a cache writes."""
+    path = Path(os.environ["KC_BENCH_DIR"], f"program_{numbers[0]}_{len(numbers)}.py")
+    if not path.is_file():
+        path.write_text(head + "".join(body.format(number=number) for number in numbers))
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+    module: Any = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return [getattr(module, f"k{number}") for number in numbers]
+
+
+def k1_of(cuda: Any) -> Any:
+    """Kernel 1 as a function of this file."""
+
+    def k1(a, x, y, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n:
+            y[i] = a * x[i] + 1
+
+    return k1
+
+
+def python_kernels(decorator: Callable[[Any], Callable[[Any], Any]], module: str = "numba") -> System:
+    """A system of Numba or numba-cuda-mlir; `decorator` gets their module `cuda` and returns a decorator."""
+
+    def system(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+        cuda = importlib.import_module(f"{module}.cuda")
+        decorate = decorator(cuda)
+        is_one = [*numbers] == [1]
+        for function in [k1_of(cuda)] if is_one else generated(numbers, NUMBA_HEAD.format(module=module), NUMBA_BODY):
+            kernel = decorate(function)
+            DECORATED.append(kernel)
+            yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
+
+    return system
+
+
+DECORATED: list[Any] = []
+"""The kernels of Python functions in this process."""
+
+
+def our_decorator(_cuda: Any) -> Any:
+    from numba_kcache import cached_kernel
+
+    return cached_kernel
+
+
+def their_decorator(cuda: Any) -> Any:
+    return cuda.jit(cache=True)
+
+
+def jit(cuda: Any) -> Any:
+    return cuda.jit
+
+
+def installed_decorator(cuda: Any) -> Any:
+    import numba_kcache
+
+    numba_kcache.install()
+    return cuda.jit(cache=True)
+
+
+our_functions, numba_kernels = python_kernels(our_decorator), python_kernels(their_decorator)
+installed = python_kernels(installed_decorator)
+our_mlir, mlir_kernels = (python_kernels(each, "numba_cuda_mlir") for each in (our_decorator, their_decorator))
+stand_in, mlir_stand_in = (python_kernels(jit, module) for module in ("numba_kcache", "numba_kcache.mlir"))
+STAND_INS = (stand_in, mlir_stand_in)
+"""Systems that import `cuda` of this package, so that a warm process does not import a Numba."""
+
+
+def triton_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+    for kernel in generated(numbers, TRITON_HEAD, TRITON_BODY):
+        yield lambda *operands, kernel=kernel: kernel[GRID[:1]](*operands, block=GRID[1])
+
+
+def warp_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+    import warp as wp
+
+    for kernel in generated(numbers, "import warp as wp\n", WARP_BODY):
+        yield lambda *operands, kernel=kernel: wp.launch(kernel, dim=N, inputs=[*operands], device=operands[1].device)
+
+
+def reduction(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+    """A sum by cuda.compute, in the first element of y."""
+    import numpy as np
+    from cuda import compute
+
+    import numba_kcache
+
+    numba_kcache.install(cuda_compute=True)
+    zero = np.zeros(1, np.float32)
+    plus = compute.OpKind.PLUS
+    yield lambda a, x, y, n: compute.reduce_into(d_in=x, d_out=y, num_items=n, op=plus, h_init=zero)
+
+
+IMPORTED = {
+    ours: "cached_kernel", our_texts: "cached_kernel", our_module: "cached_module", our_functions: "cached_kernel",
+    our_mlir: "cached_kernel", installed: "install", reduction: "install",
+}  # fmt: skip
+"""The systems of this package, with the name that each imports from it."""
+
+# -- whole programs -------------------------------------------------------------------------------------
+
+
+class Program(NamedTuple):
+    """A program: a library, a system or None for arrays alone, the number of kernels, and their header."""
+
+    library: str
+    system: System | None = None
+    count: int = 1
+    header: str = ""
+
+    def run(self, ended: Callable[[str], object] = lambda part: None) -> None:
+        """Run the program, launching every kernel once, and check the last result; `ended` gets each part's name."""
+        library = LIBRARIES[self.library]()
+        ended("packages")
+        if name := IMPORTED.get(self.system):
+            getattr(importlib.import_module("numba_kcache"), name)
+            ended("import")
+        launches = [*self.system(range(1, self.count + 1), self.header)] if self.system else []
+        if launches:
+            ended("decoration")
+        x, y = library.ones(N), library.ones(N)
+        library.wait()
+        ended("arrays")
+        for launch in launches:
+            launch(2.0, x, y, N)
+        library.wait()
+        ended("first")
+        value = N if self.system is reduction else 2.0 + self.count if launches else 1.0
+        require(float(library.host(y)[0]) == value)
+        has_numba = {"numba", "numba_cuda_mlir"} & sys.modules.keys()
+        assert not (self.system in STAND_INS and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
+        ended("result")
+
+
+BEGIN = time.time()
+COMPILERS = ("libnvrtc", "libnvvm")
+"""Libraries of compilers: a process that has mapped none of them has compiled nothing."""
+
+
+def child(program: Program, started: float) -> None:
+    """Run a program in this process, which was started at `started`, and print the seconds of its parts."""
+    parts, last = {"python": BEGIN - started}, time.perf_counter()
+
+    def ended(part: str) -> None:
+        nonlocal last
+        parts[part] = time.perf_counter() - last
+        last = time.perf_counter()
+
+    def close() -> None:
+        ended("exit")
+        mapped = Path("/proc/self/maps").read_text()
+        has_numba = "numba.cuda" in sys.modules
+        say(parts=parts, compiled=any(name in mapped for name in COMPILERS), numba=has_numba)
+
+    atexit.register(close)  # registered first, so called after all other exit handlers
+    program.run(ended)
+
+
+def write_cubin() -> None:
+    """Write the cubin of kernel 1 for the bare systems."""
+    from numba_kcache import cached_kernel
+
+    x, y = (of_driver().ones(N) for _ in range(2))
+    kernel = cached_kernel(text(1))
+    kernel[GRID](2.0, x, y, N)
+    Path(os.environ["KC_BENCH_DIR"], CUBIN).write_bytes(kernel.cubin())
+    say(compiles=compiles())

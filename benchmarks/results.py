@@ -1,0 +1,151 @@
+"""Read the committed results, and format their figures and the lines below a table."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class NoResult(Exception):
+    """No result is committed for a table."""
+
+
+def result_of(name: str) -> dict[str, Any]:
+    """The committed result of one benchmark.
+
+    Raises:
+        NoResult: The benchmark has no committed result.
+    """
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        raise NoResult(name)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return {**found, "script": name}
+
+
+def commits() -> dict[str, list[str]]:
+    """The commits at which the committed results were taken, the most frequent first, with the results of each."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        found.setdefault(commit_of(result), []).append(path.stem)
+    return dict(sorted(found.items(), key=lambda each: -len(each[1])))
+
+
+def commit_of(result: Mapping[str, Any]) -> str:
+    """The commit that a result was taken at; "" if it names none."""
+    return str(result["machine"].get("commit") or result.get("commit") or "")[:12]
+
+
+def of_commit(result: Mapping[str, Any]) -> str:
+    """A sentence with the commit of a result; empty if most results are of the same commit."""
+    commit = commit_of(result)
+    return f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
+
+
+def machine_of(result: Mapping[str, Any]) -> str:
+    """The machine in a line, and the commit if it differs from that of most results."""
+    machine = result["machine"]
+    more = (" Few samples (`--quick`)." if result.get("quick") else "") + of_commit(result)
+    if not machine["gpu"]:
+        cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
+        return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{more}"
+    driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
+    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{more}"
+
+
+def _counts(samples: Any) -> Iterator[int]:
+    """Number of samples of each figure, at any depth of a result."""
+    if isinstance(samples, dict):
+        for each in samples.values():
+            yield from _counts(each)
+    elif isinstance(samples, list) and samples and all(isinstance(each, float) for each in samples):
+        yield len(samples)
+
+
+def samples_of(result: Mapping[str, Any]) -> str:
+    """A sentence with the smallest and the largest number of samples of a figure."""
+    counts = Counter(_counts(result["samples"])) if result["script"] not in ("growth", "fleet") else Counter[int]()
+    least, most = (min(counts), max(counts)) if counts else (0, 0)
+    return f" Samples of a figure: {least if least == most else f'{least} to {most}'}." if counts else ""
+
+
+def cell(times_s: list[float]) -> str:
+    """`0.28 (0.27–0.31)`, in milliseconds; one sample alone."""
+    shown = [digits(value * 1e3) for value in (median(times_s), min(times_s), max(times_s))]
+    return shown[0] if len(times_s) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+
+
+def digits(value: float | str) -> str:
+    """Format a figure with three digits and no exponent; a dash for the text that a result has in place of a figure."""
+    if isinstance(value, str):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(head: str, rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """The lines of one table; `head` has the names of the columns with ` | ` between."""
+    lines = [f"| {head} |", "| --- |" + " --- |" * head.count("|")]
+    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)]
+
+
+def cells(rows: Mapping[str, list[float]], columns: Sequence[str]) -> list[str]:
+    return [cell(rows[name]) if name in rows else "–" for name in columns]
+
+
+def paragraph(*sentences: str) -> list[str]:
+    """The lines of a paragraph."""
+    return textwrap.wrap(" ".join(sentences), 119, break_on_hyphens=False)
+
+
+def script_and_machine(result: Mapping[str, Any]) -> list[str]:
+    """The line below a table that names only the script and the machine of its result."""
+    return ["", f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"]
+
+
+def footer(result: Mapping[str, Any]) -> list[str]:
+    """The lines below a table: machine, commit, samples, systems that were not measured, and "does not show"."""
+    lines = ["", machine_of(result) + samples_of(result)]
+    left_out: dict[str, list[str]] = {}
+    for what, why in (result.get("left_out") or {}).items():
+        left_out.setdefault(_plain(why), []).append(what)
+    if left_out:
+        reasons = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
+        lines += ["", f"Not measured: {reasons}."]
+    return [*lines, "", f"Does not show: {shows_not(result['script'])}"]
+
+
+def shows_not(script: str) -> str:
+    """The text of `Not shown` in a script's docstring."""
+    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+    (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
+    text = " ".join(str(found).split())
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+_REASONS = (
+    (r"not asked in this turn: .*", "systems without a row were left out of this run"),
+    (r"ModuleNotFoundError: No module named.*", "not installed there"),
+    (r".*\brefuses to build a key\b.*", "refuses to cache a source with include paths"),
+    (r".*\b(\w+) is not installed here.*", r"does not start without \1"),
+    (r"(\w+Error|\w+Exception): .*", r"failed in the benchmark (\1)"),
+)
+"""Patterns of the reasons that results have for systems that were not measured, each with the words of the tables."""
+
+
+def _plain(why: str) -> str:
+    """A reason in the words of the tables, without characters of Markdown."""
+    for pattern, words in _REASONS:
+        if found := re.fullmatch(pattern, why.strip(), re.DOTALL):
+            why = found.expand(words)
+            break
+    return why.translate(str.maketrans("|<>`*", "/    ")).strip().rstrip(".")[:400]
