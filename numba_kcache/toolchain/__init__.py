@@ -144,7 +144,8 @@ class Toolchain:
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
-        self._lock, self.is_dirty = threading.RLock(), False
+        self._lock = threading.RLock()
+        self.is_dirty: bool = False
 
     def library(self, name: str) -> Library | None:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
