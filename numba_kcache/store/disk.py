@@ -34,7 +34,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import ABSENT, FOLDERS, HEADERS, Found, Tree, make_folder_in, renewed_in_children
+from . import ABSENT, FOLDERS, HEADERS, Found, Tree, make_folder_in, renewed_in_children, stat_in
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -254,6 +254,12 @@ class DiskStore:
         with suppress(OSError, DamagedEntry):
             return self.tree.read(kind, key)
         return None
+
+    def has(self, key: str) -> bool:
+        """Check whether there is a file for the entry of `key`."""
+        with suppress(OSError), self.tree.opened(FOLDERS[ENTRY], key[:2]) as folder:
+            return bool(stat_in(folder, key[2:]))
+        return False
 
     def peek(self, key: str) -> StoredEntry | None:
         """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""

@@ -87,7 +87,7 @@ class Folder:
         Raises:
             OSError: There is no such file.
         """
-        with self.tree.opened(*self._names) as folder:
+        with self.tree.opened(*self._names, is_listed=False) as folder:
             return stat_in(folder, name)
 
     def touch(self, name: str, identity: tuple[int, int] | None) -> None:
@@ -100,7 +100,7 @@ class Folder:
         Raises:
             OSError: There is no such file.
         """
-        with self.tree.opened(*self._names) as folder:
+        with self.tree.opened(*self._names, is_listed=False) as folder:
             if identity_of(stat_in(folder, name)) != identity:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
             touch_in(folder, name)
@@ -115,7 +115,7 @@ class Folder:
         Raises:
             OSError: The folder cannot be opened.
         """
-        with self.tree.opened(*self._names) as folder:
+        with self.tree.opened(*self._names, is_listed=False) as folder:
             return unlink(folder, name, only)
 
 

@@ -25,7 +25,7 @@ from tests.support.house import HOUSE, house
 from tests.support.tiers import MemoryTier
 
 MAKERS = {
-    "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local", "Thread", "Timer",
+    "start_new_thread", "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local", "Thread", "Timer",
     "ThreadPoolExecutor", "ProcessPoolExecutor", "Queue", "SimpleQueue", "cached_property", "create_connection",
     "register_at_fork", "allocate_lock", "socketpair", "contextvars",
 }  # fmt: skip
@@ -48,13 +48,12 @@ COVERED = {
     "tiers/lease.py Thread": "renews the parent's lease",
     "tiers/redis.py create_connection": "kept by RedisTier, which drops them in a child",
     "tiers/redis.py Thread": "asks name servers for the parent's connection: a child makes its own",
-    "bundles.py Thread": "belongs to one listing, which a child does not continue",
     "toolchain/nvrtc.py local": "of each thread its own",
     "headers/observer.py local": "of each thread its own, like the recording",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
-    "store/locks.py Thread": "gives the parent's signs of life",
+    "store/locks.py start_new_thread": "gives the parent's signs of life",
     "frontends/numba/value.py cached_property": "of an object that one call makes and no other thread sees",
     "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
