@@ -213,7 +213,7 @@ class Recording:
         stat, content = self.answers[place] or (None, "")
         if stat is None or content in ("", FOLDER):
             return False
-        return is_settled(stat, self._roots.path(place), self._now_ns)
+        return is_settled(stat, self._now_ns)
 
     def _settled_folder(self, folder: Place, absent: Sequence[str]) -> FileStat | None:
         """Return the stat of a folder that did not change since before the compile, and has none of these names; None
