@@ -306,4 +306,4 @@ def package_digest(package: str) -> str:
                 record = file.read()
                 if f"\n{package.replace('.', '/')}/__init__.py,sha256=".encode() in b"\n" + record:
                     return sha256(record).hexdigest()
-    return imported_digest(folder, None, _BEGAN_NS)[1]
+    return imported_digest(folder, _BEGAN_NS)
