@@ -188,7 +188,7 @@ class Checking:
                 raise ValueError("there is too much to read")
             stat, data = read_steady(path)
             self._digests[stat] = digest(data)
-        if is_settled(stat, path, self._now_ns):
+        if is_settled(stat, self._now_ns):
             self.stats[place] = stat
         return self._digests[stat]
 

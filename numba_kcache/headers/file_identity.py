@@ -17,6 +17,7 @@ import functools
 import os
 import stat as modes
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ..keys import sha256
 from ..model import NamedTuple
@@ -93,17 +94,16 @@ _FOR_OPENSSL_BYTES = 1 << 20
 _digested_bytes = 0
 
 
-def is_settled(stat: FileStat, path: str, now_ns: int, *, is_folder: bool = False) -> bool:
+def is_settled(stat: FileStat, now_ns: int, *, is_folder: bool = False) -> bool:
     """Check whether an equal stat at any later time implies equal content.
 
     Args:
         stat: The stat of a file or folder.
-        path: Its path.
         now_ns: The time before it was read.
         is_folder: Whether it is a folder.
     """
     settled_ns = stat.ctime_ns + (SETTLED_AFTER_NS if is_folder else WRITTEN_BACK_AFTER_NS)
-    return settled_ns <= now_ns and _kind(path, stat.device) in _LOCAL
+    return settled_ns <= now_ns and _kind(stat.device) in _LOCAL
 
 
 def is_settled_without(names: Sequence[str], stat: FileStat, folder: str, now_ns: int) -> bool:
@@ -112,42 +112,22 @@ def is_settled_without(names: Sequence[str], stat: FileStat, folder: str, now_ns
     It does not for the name of a link that leads nowhere, or of a file that may not be read: what these lead to can
     change while their folder does not.
     """
-    return is_settled(stat, folder, now_ns, is_folder=True) and not any(
+    return is_settled(stat, now_ns, is_folder=True) and not any(
         os.path.lexists(os.path.join(folder, each)) for each in names
     )
 
 
-def _kind(path: str, device: int) -> str:
-    """The type of file system that a file is on; "" if the file is on another device than its folder."""
-    if os.path.islink(path):
-        path = os.path.realpath(path)
-    kind, of = _kind_of_folder(os.path.dirname(path))
-    return kind if of == device or kind == "overlay" else ""
-
-
-@functools.lru_cache(maxsize=1024)
-def _kind_of_folder(folder: str) -> tuple[str, int]:
-    real = os.path.realpath(folder)
-    try:
-        device = os.stat(real).st_dev
-    except OSError:
-        return "", -1
-    kinds = _mounts()
-    while real not in kinds and real != "/":
-        real = os.path.dirname(real)
-    return kinds.get(real, ""), device
+def _kind(device: int) -> str:
+    """The type of file system on a device; "" if it was not mounted at the first call, or is a part of one (btrfs)."""
+    return _mounted().get(device, "")
 
 
 @functools.cache
-def _mounts() -> dict[str, str]:
-    """The type of file system at each mount point; empty if the platform does not list them."""
-    kinds = {}
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                words, _, kind = line.partition(" - ")
-                point = words.split(" ")[4]
-                kinds[point.encode().decode("unicode_escape") if "\\" in point else point] = kind.split(" ")[0]
-    except (OSError, IndexError, ValueError):
-        return {}
+def _mounted() -> dict[int, str]:
+    kinds = dict[int, str]()
+    with suppress(OSError, IndexError, ValueError), open("/proc/self/mountinfo", errors="surrogateescape") as file:
+        for line in file:
+            words, _, kind = line.partition(" - ")
+            major, _, minor = words.split(" ")[2].partition(":")
+            kinds[os.makedev(int(major), int(minor))] = kind.split(" ")[0]
     return kinds

@@ -108,7 +108,7 @@ def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Too
         if is_alone and search.read is None:
             return HeadersRead()  # it asked for no file
         texts = [*search.texts, *recording.texts.values()]
-        if any(map(words.has_clock, texts)) or words.hides_clock(*texts):
+        if words.names_clock(*texts) or words.hides_clock(*texts):
             return HeadersRead(untracked="it uses __DATE__ or __TIME__")
         transcript = recording.transcript()
     except Untracked as untracked:
@@ -215,7 +215,7 @@ class Recording:
         stat, content = self.answers[place] or (None, "")
         if stat is None or content in ("", FOLDER):
             return False
-        return is_settled(stat, self._roots.path(place), self._now_ns)
+        return is_settled(stat, self._now_ns)
 
     def _settled_folder(self, folder: Place, absent: Sequence[str]) -> FileStat | None:
         """Return the stat of a folder that did not change since before the compile, and has none of these names; None
@@ -242,7 +242,7 @@ def _clock_of(
 ) -> str:
     """Return the reason why the code may depend on the time of the compile; "" if it does not."""
     texts = [*search.texts, *recording.texts.values()]
-    is_hidden, is_named = words.hides_clock(*texts), any(map(words.has_clock, texts))
+    is_hidden, is_named = words.hides_clock(*texts), words.names_clock(*texts)
     if not is_hidden and not is_named:
         return ""
     mentions = [path for path, text in recording.texts.items() if words.has_clock(text) or words.hides_clock(text)]
@@ -266,7 +266,7 @@ def _paths(artifact: Artifact, search: HeaderSearch, recording: Recording) -> li
         spelled = [*texts, *recording.others.values()]
         is_hidden = is_hidden or any(words.has_location(text) or b"assert" in text for text in spelled)
     found: list[Plain] = []
-    names = [*texts, *map(os.fsencode, search.forced)]
+    names = b"\n".join([*map(words.joined, texts), *map(os.fsencode, search.forced)])
     for number, folder in located(recording._roots):
         name = os.fsencode(folder)
         numbers = ", ".join(map(str, name)).encode()  # in PTX, text is written as numbers

@@ -30,12 +30,14 @@ class _Text(NamedTuple):
     Args:
         joined: The text with its lines joined.
         pieces: Its words that are a part of one of the names in this module.
-        splits_clock: Whether a line ends within one of the words that expand to the time.
+        has_clock: Whether it contains one of the words that expand to the time.
+        splits_clock: Whether a line ends within one of these words.
         has_location: Whether it contains one of the words that expand to the name of its file.
     """
 
     joined: bytes
     pieces: frozenset[bytes]
+    has_clock: bool
     splits_clock: bool
     has_location: bool
 
@@ -45,7 +47,7 @@ def _searched(data: bytes) -> _Text:
     whole = joined(data)
     pieces = _parts().intersection(re.findall(rb"\w+", whole))
     splits_clock = whole is not data and any(data.count(word) != whole.count(word) for word in CLOCK)
-    return _Text(whole, pieces, splits_clock, any(word in whole for word in _LOCATION))
+    return _Text(whole, pieces, has_clock(data), splits_clock, any(word in whole for word in _LOCATION))
 
 
 @functools.cache
@@ -71,6 +73,11 @@ def may_ask(data: bytes) -> bool:
 def has_clock(data: bytes) -> bool:
     """Check whether a text contains one of the words that expand to the time."""
     return any(word in data for word in CLOCK)
+
+
+def names_clock(*texts: bytes) -> bool:
+    """Check whether one of the texts contains such a word; what was found is kept, since headers recur."""
+    return any(_searched(each).has_clock for each in texts)
 
 
 def certainly_has_clock(data: bytes) -> bool:
@@ -100,11 +107,10 @@ def has_location(*texts: bytes) -> bool:
     return any(_searched(each).has_location for each in texts) or _are_joined(texts, *_PASTED_LOCATION)
 
 
-def may_name(texts: Iterable[bytes], folder: bytes) -> bool:
-    """Check whether texts may name a folder by its absolute path, also if macros add all but its first part."""
+def may_name(texts: bytes, folder: bytes) -> bool:
+    """Check whether joined texts may name a folder by its absolute path, also if macros add all but its first part."""
     first = b"/" + folder.lstrip(b"/").split(b"/")[0]
-    named = (whole for each in texts if first in (whole := _searched(each).joined))
-    return any(re.search(rb"(?<![\w./])" + re.escape(first) + rb"(?!\w)", whole) for whole in named)
+    return first in texts and re.search(rb"(?<![\w./])" + re.escape(first) + rb"(?!\w)", texts) is not None
 
 
 def has_line_directive(data: bytes) -> bool:

@@ -85,6 +85,7 @@ class Toolchain:
         private: Callable[[], str] = str,
     ) -> None:
         self.load, self.save_record, self._private = load, save, private
+        self.is_dirty = False
         self.after_fork()
         self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None

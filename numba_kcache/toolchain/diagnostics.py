@@ -16,6 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 from ..model import Origin
@@ -178,54 +179,38 @@ def with_includes(log: str, source: str, origin: Origin, program_name: str, fold
         program_name: The compiler's name for it.
         folders: The include folders in order, the source's own first.
     """
-    heads = dict.fromkeys(re.findall(r"(?m)^(\S.*?)\(\d+\): (?:catastrophic )?error\b", log))
-    wanted = {os.path.realpath(each): each for each in heads if each not in (origin.path, program_name)}
-    if not wanted:
-        return log
-    chains = _chains(set(wanted), source, folders)
-    lines = _user_lines(source, origin)
-
-    def inclusions(chain: Sequence[tuple[str, int]]) -> Iterator[str]:
-        for path, line in chain:
-            known = lines.get(line) if not path else line
-            yield f"          included from {path or (origin.path if known else program_name)}({known or line})"
-
-    blocks = log.split("\n\n")
+    blocks, found = log.split("\n\n"), dict[int, str]()
     for index, block in enumerate(blocks):
         head = re.match(r"(\S.*?)\(\d+\): (?:catastrophic )?error\b", block)
-        chain = chains.get(os.path.realpath(head[1])) if head else None
-        if chain:
-            blocks[index] = "\n".join((block.rstrip("\n"), *inclusions(chain)))
+        if head and head[1] not in (origin.path, program_name):
+            found[index] = os.path.realpath(head[1])
+    parents = _includers({*found.values()}, source, folders) if found else {}
+    lines = _user_lines(source, origin) if parents else {}
+    for index, path in found.items():
+        while path in parents:
+            path, line = parents[path]
+            known = line if path else lines.get(line)
+            where = f"{path or (origin.path if known else program_name)}({known or line})"
+            blocks[index] = f"{blocks[index].rstrip()}\n          included from {where}"
     return "\n\n".join(blocks)
 
 
-def _chains(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """For each header (by real path) the includes that lead to it, nearest first: (file or "" for the source, line)."""
-    found: dict[str, tuple[tuple[str, int], ...]] = {}
-    waiting: list[tuple[str, str, tuple[tuple[str, int], ...]]] = [("", source, ())]
-    for path, text, chain in waiting:
+def _includers(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """For each header (by real path) the file that includes it first, "" for the source, and the line there."""
+    found: dict[str, tuple[str, int]] = {}
+    waiting = [("", source)]
+    for path, text in waiting:
         for match in re.finditer(_INCLUDE, text):
-            own = os.path.dirname(path) if path else None
-            header = _resolved(match[2], own if match[1] == '"' else None, folders)
-            if header is None or header in found:
-                continue
-            found[header] = ((path, text.count("\n", 0, match.start()) + 1), *chain)
-            try:
-                with open(header, encoding="utf-8", errors="replace") as file:
-                    waiting.append((header, file.read(), found[header]))
-            except OSError:
-                continue
+            own = [os.path.dirname(path)] if path and match[1] == '"' else []
+            tried = (os.path.realpath(os.path.join(folder, match[2])) for folder in (*own, *folders))
+            header = next(filter(os.path.isfile, tried), "")
+            if header and header not in found:
+                found[header] = path, text.count("\n", 0, match.start()) + 1
+                with suppress(OSError), open(header, encoding="utf-8", errors="replace") as file:
+                    waiting.append((header, file.read()))
         if wanted <= found.keys():
             break
     return found
-
-
-def _resolved(name: str, own: str | None, folders: Sequence[str]) -> str | None:
-    for folder in (*([own] if own else []), *folders):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return os.path.realpath(path)
-    return None
 
 
 def summary(log: str) -> str:

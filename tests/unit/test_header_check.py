@@ -97,9 +97,9 @@ def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
 
     for is_folder, seconds in ((False, 90), (True, 2)):
         later_ns = stat.ctime_ns + seconds * 10**9
-        assert not is_settled(stat, str(path), later_ns - 1, is_folder=is_folder)
-        assert is_settled(stat, str(path), later_ns, is_folder=is_folder)
-    assert not is_settled(stat, "/proc/self/status", later_ns)
+        assert not is_settled(stat, later_ns - 1, is_folder=is_folder)
+        assert is_settled(stat, later_ns, is_folder=is_folder)
+    assert not is_settled(stat_of(os.stat("/proc/self/status")), later_ns + 10**12)
 
 
 def test_stat_of_a_file_that_is_mapped_for_writing_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_link_into_another_file_system_is_not_taken_for_a_local_file(tmp_path: P
         (tmp_path / "h").symlink_to(file.name)
         stat, _data = read_steady(str(tmp_path / "h"))
 
-        assert not is_settled(stat, str(tmp_path / "h"), stat.ctime_ns + 10**12)
+        assert not is_settled(stat, stat.ctime_ns + 10**12)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link to itself", "too long"])

@@ -72,70 +72,53 @@ def named_in_code(symbol: str, *, is_kernel: bool) -> Declaration:
     return Declaration(symbol, (), is_kernel, True, False, None)
 
 
-class _Place(NamedTuple):
-    """A place between two tokens.
-
-    Args:
-        blocks: The namespaces that are open; None for extern "C".
-        skipped: The depth of braces in a body, a class or an initialiser.
-        head: The declaration so far; what is in braces, and directives, are left out of it.
-        is_whole: Whether the declaration has no directive within.
-    """
-
-    blocks: tuple[str | None, ...] = ()
-    skipped: int = 0
-    head: str = ""
-    is_whole: bool = True
-
-
 def declarations(source: str) -> tuple[Declaration, ...]:
     """Find the declarations in a text of CUDA C++, in order."""
     text = source.replace("\r\n", "\n").replace("\\\n", "")
     text = _NOISE.sub(lambda noise: noise[0] if noise[0] == '"C"' else '""' if noise[0][0] != "/" else " ", text)
     macros = frozenset(re.findall(_DEFINED, text)) if "define" in text else frozenset()
     makes_kernels = bool(macros) and re.search(rf"{_DEFINED}.*__global__", text) is not None
-    found, states, here, at = list[Declaration](), list[_Place](), _Place(), 0
-
-    def declared(place: _Place) -> None:
-        is_certain = place.is_whole and not (makes_kernels and states)
-        found.extend(each for each in _declared(place, macros, is_certain=is_certain) if each.own_name)
-
+    found, states, at = list[Declaration](), list[tuple[tuple[str | None, ...], int, str]](), 0
+    # The open namespaces (None: extern "C"); the depth of braces in a body, a class or an initialiser; the declaration
+    # so far, without what is in braces; whether it has no directive within.
+    blocks, skipped, head, is_whole = tuple[str | None, ...](), 0, "", True
     for boundary in _BOUNDARY.finditer(text):
         token, between = boundary[0].lstrip(), text[at : boundary.start()]
         at = boundary.end()
-        if not here.skipped:
-            here = here._replace(head=here.head + between)
+        if not skipped:
+            head += between
         if token[0] in "#%":
             word = token.lstrip("#%: \t").partition(" ")[0]
-            here = here._replace(is_whole=here.is_whole and not here.head.strip())
+            is_whole = is_whole and not head.strip()
             if word.startswith("if"):
-                states.append(here)
+                states.append((blocks, skipped, head))
             elif word.startswith("el") and states:
-                here = states[-1]._replace(is_whole=here.is_whole and not here.skipped)
+                is_whole = is_whole and not skipped
+                blocks, skipped, head = states[-1]
             elif word.startswith("endif") and states:
                 states.pop()
-        elif here.skipped:
-            here = here._replace(skipped=here.skipped + (token == "{") - (token == "}"))
-            if not here.skipped and here.head == "":
-                here = here._replace(is_whole=True)
-        elif here.head.count("(") > here.head.count(")"):
-            here = here._replace(head=here.head + token)
-        elif token == "{" and here.head.rstrip().endswith('"C"'):
-            here = _Place((*here.blocks, None))
-        elif token == "{" and "namespace" in here.head and (opened := re.search(_NAMESPACE, here.head)):
+            continue
+        if skipped:
+            skipped += (token == "{") - (token == "}")
+        elif head.count("(") > head.count(")"):
+            head += token
+        elif token == "{" and head.rstrip().endswith('"C"'):
+            blocks, head = (*blocks, None), ""
+        elif token == "{" and "namespace" in head and (opened := re.search(_NAMESPACE, head)):
             names = (name for name in re.findall(_NAME, opened[1]) if name != "inline")
-            here = _Place((*here.blocks, "::".join(names)))
-        elif token == "{" and not _is_body(here.head):
-            here = here._replace(skipped=1, head=here.head + "{}")
+            blocks, head = (*blocks, "::".join(names)), ""
+        elif token == "{" and not _is_body(head):
+            skipped, head = 1, head + "{}"
         else:
-            if token != "}":
-                declared(here)
-            here = _Place(here.blocks[:-1] if token == "}" else here.blocks, int(token == "{"))
-    if not here.skipped and "(" in text[at:]:
-        last = here._replace(head=here.head + text[at:])  # without `;` or a body
-        if last.head.count("(") == last.head.count(")"):
-            declared(last)
-    return tuple(dict.fromkeys(found))
+            if token == "}":
+                blocks = blocks[:-1]
+            else:
+                found += _declared(head, blocks, macros, is_certain=is_whole and not (makes_kernels and states))
+            skipped, head = int(token == "{"), ""
+        is_whole = is_whole or not (skipped or head)
+    if not skipped and head.count("(") + text[at:].count("(") == head.count(")") + text[at:].count(")"):
+        found += _declared(head + text[at:], blocks, macros, is_certain=is_whole)  # without `;` or a body
+    return tuple(dict.fromkeys(each for each in found if each.own_name))
 
 
 def _bare(head: str) -> str:
@@ -155,11 +138,13 @@ def _is_body(head: str) -> bool:
     return (function is not None and not function[2]) or not is_other
 
 
-def _declared(place: _Place, macros: frozenset[str], *, is_certain: bool) -> Iterator[Declaration]:
+def _declared(
+    head: str, blocks: tuple[str | None, ...], macros: frozenset[str], *, is_certain: bool
+) -> Iterator[Declaration]:
     """List the kernel, or the variables, of one declaration."""
-    head, is_kernel = _bare(place.head), "__global__" in place.head
-    scope = tuple(part for each in place.blocks if each is not None for part in each.split("::"))
-    is_c, is_template = '"C"' in head or None in place.blocks, head.lstrip().startswith("template")
+    is_kernel, head = "__global__" in head, _bare(head)
+    scope = tuple(part for each in blocks if each is not None for part in each.split("::"))
+    is_c, is_template = '"C"' in head or None in blocks, head.lstrip().startswith("template")
 
     def named(name: str, parameters: tuple[str, ...] | None = None) -> Declaration:
         whole = "::".join((*filter(None, scope), "".join(name.split()))) if name and name not in macros else ""
