@@ -6,9 +6,11 @@ Promise     A blob is parsed only after its size and sha256 were compared with t
             bytes state. The anonymous file that it fills is a bundle like any other, refused or used as a whole.
             The same entries give the same digests, with the same versions of Python and zlib: the image contains no
             time, user or host name. The tag leads to the old image or to the new one.
-Method      One layer, a tar archive of the bundle, a config with labels, a manifest with the same texts as annotations,
-            then index.json. Of a layer, which another tool may have compressed, one regular file is read, the one
-            whose name ends in .kcache, after headers of 512 bytes each; all other members are skipped.
+Method      One layer with the bundle, a config with labels, a manifest with the same texts as annotations, then
+            index.json. The layer has the gzip format, which model-cache operators of Kubernetes require, but is not
+            compressed: entries are compressed already. These operators read only files under io.triton.cache; users and
+            volume mounts find the same file under its other name, a hard link. Of a layer one regular file is read, the
+            one whose name ends in .kcache, after headers of 512 bytes each; all other members are skipped.
 Not here    Registries: skopeo, oras and podman copy layouts to and from them. Blobs of images without a tag are not
             removed, as with other tools.
 Source      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
@@ -31,6 +33,7 @@ from itertools import chain
 from typing import IO, Any
 
 from ..errors import BundleError
+from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
 from ..store import CLOEXEC, DIRECTORY, FOLDER, READ, make_folder_in, open_below
@@ -42,8 +45,11 @@ UNPACK_S = 2.5
 """Seconds that a look-up may spend to check and unpack an image; calls that open one on purpose have no limit."""
 
 OUR_ANNOTATIONS = "io.github.numba-kcache"
+OPERATOR_LABELS = "cache.triton.image"
+"""Prefix of the label that GKM and KServe's model cache look for: `/summary` lists the GPUs that an image is for."""
+
 _INDEX, _BLOBS = "index.json", ("blobs", "sha256")
-_FILE = "kernels.kcache"
+_FILE, _FOLDER = "kernels.kcache", "io.triton.cache"
 _LAYOUT_VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _REF_NAME, _DEFAULT_TAG = "org.opencontainers.image.ref.name", "latest"
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -246,6 +252,8 @@ def write_image(place: LayoutPlace, bundle: Assembled, entries: Sequence[Bundled
 def describe(report: BundleReport, entries: Sequence[BundledFile]) -> dict[str, str]:
     """Labels and annotations of an image."""
     kernels = ",".join(sorted({kernel for entry in entries for kernel in entry.kernels}))
+    capabilities = sorted({parse_target(each).cc for each in report.targets if "_" in each})
+    gpus = [{"backend": "cuda", "arch": f"{major}{minor}", "warp_size": 32} for major, minor in capabilities]
     ours = {
         "entries": str(report.entries),
         "targets": ",".join(report.targets),
@@ -255,6 +263,9 @@ def describe(report: BundleReport, entries: Sequence[BundledFile]) -> dict[str, 
     return {
         "org.opencontainers.image.title": "numba_kcache kernels",
         **{f"{OUR_ANNOTATIONS}.{name}": text for name, text in ours.items() if text},
+        f"{OPERATOR_LABELS}/entry-count": str(report.entries),
+        f"{OPERATOR_LABELS}/cache-size-bytes": str(report.size_bytes),
+        f"{OPERATOR_LABELS}/summary": _json({"targets": gpus}).decode(),
     }
 
 
@@ -271,9 +282,10 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
         os.close(open_below(root, _BLOBS[: at + 1], FOLDER))  # raises for a link
     blobs = open_below(root, _BLOBS, FOLDER)
     try:
-        layer = _publish_blob(blobs, _TAR_TYPES[0], _layer(bundle))
+        tar = sha256()
+        layer = _publish_blob(blobs, _GZIP_TYPES[0], _layer(bundle, tar))
         platform = {"architecture": "amd64", "os": "linux"}  # registries require one; the image has no CPU code
-        rootfs = {"type": "layers", "diff_ids": [layer["digest"]]}
+        rootfs = {"type": "layers", "diff_ids": [f"sha256:{tar.hexdigest()}"]}
         config_json = _json({**platform, "config": {"Labels": about}, "rootfs": rootfs})
         config = _publish_blob(blobs, _CONFIG_TYPE, [config_json])
         form = {"schemaVersion": 2, "mediaType": _MANIFEST_TYPES[0]}
@@ -303,10 +315,23 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii")
 
 
-def _layer(bundle: Assembled) -> Iterator[bytes]:
-    """The parts of a tar archive of the bundle, which is not compressed: its entries are."""
-    from tarfile import USTAR_FORMAT, TarInfo
+def _layer(bundle: Assembled, digest: Any) -> Iterator[bytes]:
+    """A tar archive in the gzip format, not compressed; its parts are added to a digest before that."""
+    from tarfile import DIRTYPE, LNKTYPE, REGTYPE, USTAR_FORMAT, TarInfo
 
-    member, size_bytes = TarInfo(_FILE), bundle.report.size_bytes  # its owner is root, its time 0
-    member.size = size_bytes
-    return chain([member.tobuf(USTAR_FORMAT)], bundle.parts, [bytes(-size_bytes % _BLOCK_BYTES + 2 * _BLOCK_BYTES)])
+    def header(name: str, kind: bytes, mode: int, size_bytes: int = 0, link: str = "") -> bytes:
+        member = TarInfo(name)  # its owner is root, its time 0
+        member.type, member.mode, member.size, member.linkname = kind, mode, size_bytes, link
+        return member.tobuf(USTAR_FORMAT)
+
+    path, size_bytes = f"{_FOLDER}/{_FILE}", bundle.report.size_bytes
+    gzip = zlib.compressobj(0, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    parts = chain(
+        (header(_FOLDER, DIRTYPE, 0o755), header(path, REGTYPE, 0o644, size_bytes)),
+        bundle.parts,
+        (bytes(-size_bytes % _BLOCK_BYTES), header(_FILE, LNKTYPE, 0o644, link=path), bytes(2 * _BLOCK_BYTES)),
+    )
+    for part in parts:
+        digest.update(part)
+        yield gzip.compress(part)
+    yield gzip.flush()

@@ -5,9 +5,9 @@ Promise     While the server answers, one node builds and the others wait for it
             `wait_s` of the tier to waits that end without the entry, over its whole life and whatever the server
             answers; waits that end with the entry do not count. Correctness does not depend on leases: at worst a
             kernel is compiled twice.
-Method      `SET NX PX` of a random token, which a thread renews each second while the build lasts. When the result has
-            been uploaded, the holder replaces it by "done" for a while, or by "failed", so that the others neither take
-            the lease nor fail one after the other. They poll, with growing, randomised pauses.
+Method      `SET NX PX` of the process's token, which a thread renews each second while the build lasts. When the result
+            has been uploaded, the holder replaces it by "done" for a while, or by "failed", so that the others neither
+            take the lease nor fail one after the other. They poll, with growing, randomised pauses.
 Not here    The turn among the processes of a node (store.locks): only its holder comes here.
 """
 
@@ -79,6 +79,7 @@ class Elections:
     ) -> None:
         self._tier, self._ask, self._tell, self._afterwards, self._counts = tier, ask, tell, afterwards, counts
         self._clock, self._pause, self._left_s = clock, pause, tier.wait_s
+        self._token = os.urandom(8).hex()
 
     @contextmanager
     def elected(self, key: str, *, waits: bool = True) -> Iterator[Election]:
@@ -88,7 +89,8 @@ class Elections:
             key: Key of the entry to build.
             waits: Whether to wait; else an election that another node has won is lost.
         """
-        token, pause_s, waited_s = os.urandom(8).hex(), _FIRST_PAUSE_S, 0.0
+        # of the process: what an interrupted election has left is its own
+        token, pause_s, waited_s = f"{self._token}.{os.getpid()}", _FIRST_PAUSE_S, 0.0
         value = self._claim(key, token)
         while value not in (None, token, _DONE, _FAILED) and self._left_s > 0:
             if not waits:

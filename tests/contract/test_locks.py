@@ -25,9 +25,9 @@ from tests.support.house import HOUSE, house
 from tests.support.tiers import MemoryTier
 
 MAKERS = {
-    "start_new_thread", "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local", "Thread", "Timer",
+    "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local", "Thread", "Timer",
     "ThreadPoolExecutor", "ProcessPoolExecutor", "Queue", "SimpleQueue", "cached_property", "create_connection",
-    "register_at_fork", "allocate_lock", "socketpair", "contextvars",
+    "register_at_fork", "start_new_thread", "allocate_lock", "socketpair", "contextvars",
 }  # fmt: skip
 """Calls that make an object which a signal handler may find locked, or a child inherit in any state. In CPython 3.11
 `cached_property` has a lock, held while the user's code runs."""

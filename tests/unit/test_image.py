@@ -96,7 +96,7 @@ def test_same_entries_give_the_same_digests(filled: KernelCache, layout: Path, t
 
 @pytest.mark.slow
 def test_image_says_what_is_in_it(layout: Path) -> None:
-    """Targets and kernels, as annotations and as labels."""
+    """Targets and kernels, and the GPUs in the form that operators of model caches expect; also as labels."""
     manifest = manifest_of(layout)
     about = manifest["annotations"]
     config = json.loads(blob(layout, manifest["config"]["digest"]).read_bytes())
@@ -104,20 +104,27 @@ def test_image_says_what_is_in_it(layout: Path) -> None:
     assert config["config"]["Labels"] == about
     assert about["io.github.numba-kcache.targets"] == "compute_80,sm_80"
     assert about["io.github.numba-kcache.kernels"] == "k,two"
-    assert about["io.github.numba-kcache.entries"] == "3"
+    assert about["cache.triton.image/entry-count"] == "3"
+    assert json.loads(about["cache.triton.image/summary"]) == {
+        "targets": [{"arch": "80", "backend": "cuda", "warp_size": 32}]
+    }
 
 
 @pytest.mark.slow
 def test_layer_is_an_archive_that_others_unpack(layout: Path, filled: KernelCache, tmp_path: Path) -> None:
-    """It holds the bundle as kernels.kcache."""
+    """It holds the bundle under the folder that operators use, and as kernels.kcache; its size is that of the label."""
     manifest = manifest_of(layout)
     filled.export_bundle(tmp_path / "all.kcache")
-    with tarfile.open(blob(layout, manifest["layers"][0]["digest"]), "r:") as archive:
+    with tarfile.open(blob(layout, manifest["layers"][0]["digest"]), "r:gz") as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     config = json.loads(blob(layout, manifest["config"]["digest"]).read_bytes())
+    tar = gzip.decompress(blob(layout, manifest["layers"][0]["digest"]).read_bytes())
 
-    assert (tmp_path / "unpacked/kernels.kcache").read_bytes() == (tmp_path / "all.kcache").read_bytes()
-    assert config["rootfs"]["diff_ids"] == [manifest["layers"][0]["digest"]]
+    whole = (tmp_path / "all.kcache").read_bytes()
+    assert (tmp_path / "unpacked/kernels.kcache").read_bytes() == whole
+    assert (tmp_path / "unpacked/io.triton.cache/kernels.kcache").read_bytes() == whole
+    assert manifest["annotations"]["cache.triton.image/cache-size-bytes"] == str(len(whole))
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(tar).hexdigest()}"]
 
 
 @pytest.mark.slow
