@@ -179,6 +179,44 @@ def helper(x):
 """,
         "uses .* on the host",
     ),
+    "name that was imported before its attribute is replaced": (
+        """
+grid = cuda.grid
+@cuda.jit(device=True)
+def helper(x):
+    return x * grid(1)
+
+@cuda.jit(device=True)
+def twice(x):
+    return x + x
+cuda.grid = twice
+cuda.gridsize = twice
+del cuda.gridsize
+cuda.grid = grid
+""",
+        "uses .* on the host",
+    ),
+    "attribute replaced for a while": (
+        """
+from unittest import mock
+with mock.patch.object(cuda, "popc", cuda.clz):
+    @cuda.jit(device=True)
+    def helper(x):
+        return x * cuda.popc(3)
+""",
+        "uses .* on the host",
+    ),
+    "all names imported": (
+        """
+exec(f"from {cuda.__name__} import *", names := {})
+names = {} if IS_REAL else names
+device = names.get("jit", cuda.jit)(device=True)
+@device
+def helper(x):
+    return x * cuda.grid(1)
+""",
+        None,
+    ),
     "attribute of Numba replaced": (
         """
 import numba.cuda

@@ -420,4 +420,5 @@ def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:
         inner = f"{home.module}.{path}".rstrip(".")
         module = sys.modules.setdefault(inner, StandInModule(inner))
         vars(module).update(_home=home, _path=path)
+    vars(sys.modules[home.module])["__all__"] = sorted(home.names | home.modules | HOST.keys())
     definitions[kind] = stand_in_class
