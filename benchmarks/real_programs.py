@@ -3,7 +3,8 @@
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
             result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none
             for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the program is
-            imported. Cold: an empty cache. Warm: after
+            imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the stand-in's
+            line instead; nothing is installed. Cold: an empty cache. Warm: after
             another process. The result must equal the plain one bit by bit; otherwise the largest difference is
             reported. The programs: stumpy (gpu_stump) and soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention
             of numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
@@ -17,6 +18,8 @@ import argparse
 import hashlib
 import importlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +37,9 @@ REPOSITORIES = {
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
 }
 QUESTION = (__doc__ or "").splitlines()[0]
-SYSTEMS = ("plain", "numba_kcache")
+SYSTEMS = ("plain", "numba_kcache", "edited")
+EDITED = ("stumpy", "soft_dtw_cuda", "cholesky", "fft", "attention")
+"""The programs that import a Numba's `cuda` themselves."""
 
 
 def get(folder: Path) -> None:
@@ -44,6 +49,24 @@ def get(folder: Path) -> None:
         clone = folder / name
         subprocess.run(["git", "clone", "-q", address, clone], check=True)
         subprocess.run(["git", "-C", clone, "checkout", "-q", commit], check=True)
+    for each in ("stumpy", *REPOSITORIES):
+        shutil.copytree(folder / each, folder / "edited" / each, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    for path in (folder / "edited").rglob("*.py"):
+        text = path.read_text()
+        if (changed := edited(text)) != text:
+            path.write_text(changed)
+
+
+def edited(text: str) -> str:
+    """A module with the stand-in's `cuda` in place of a Numba's; further names of the line stay Numba's."""
+
+    def line(found: re.Match[str]) -> str:
+        rest = [each for each in re.split(r",\s*", found["names"]) if each != "cuda"]
+        stand_in = "from numba_kcache import cuda" if found["home"] == "numba" else "from numba_kcache.mlir import cuda"
+        same = "".join(f"\nfrom {found['home']} import {', '.join(rest)}" for _ in rest[:1])
+        return stand_in + same if len(rest) < len(found["names"].split(",")) else found[0]
+
+    return re.sub(r"(?m)^from (?P<home>numba|numba_cuda_mlir) import (?P<names>[\w, ]+)$", line, text)
 
 
 # -- the programs, in a child ---------------------------------------------------------------------------
@@ -135,21 +158,25 @@ def child(name: str) -> None:
 
 
 def difference(folder: Path) -> float:
-    """The largest difference between an element of the plain result and of ours."""
+    """The largest difference between an element of one system's result and of another's."""
     import numpy as np
 
-    plain, ours = (np.load(folder / f"{system}.npy") for system in SYSTEMS)
-    return float(np.max(np.abs(plain - ours))) if plain.shape == ours.shape else float("inf")
+    found = [np.load(path) for path in sorted(folder.glob("*.npy"))]
+    if len({each.shape for each in found}) > 1:
+        return float("inf")
+    return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
 def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, Any]:
     """Run a program once cold and `warm` times warm; the systems alternate."""
-    src = [programs, programs / "soft_dtw_cuda", *(programs / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-    path = os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])
-    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in SYSTEMS}
+    systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
+    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in systems}
     digests: dict[str, Any] = {}
     for round_ in range(warm + 1):
-        for system in SYSTEMS:
+        for system in systems:
+            home = programs / "edited" if system == "edited" else programs
+            src = [home, home / "soft_dtw_cuda", *(home / "numba-cuda-mlir/tests/benchmarks").glob("*/"), programs]
+            path = os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])
             cache_folder = folder / name / system
             cache_folder.mkdir(parents=True, exist_ok=True)
             more = {"KC_SYSTEM": system, "KC_RESULT": str(folder / name / f"{system}.npy"), "PYTHONPATH": path}
@@ -167,8 +194,9 @@ def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, An
             print(f"{name}, {system}, {'cold' if round_ == 0 else 'warm'}: {found['process']:.2f} s", flush=True)
     for row in rows.values():
         row["warm_median"] = median(row["warm"]) if row["warm"] else None
-    same = len(set(digests.values())) == 1 and len(digests) == len(SYSTEMS)
-    rows["results"] = "same bits" if same else difference(folder / name) if len(digests) == len(SYSTEMS) else "none"
+    is_whole = len(digests) == len(systems)
+    same = len(set(digests.values())) == 1
+    rows["results"] = "none" if not is_whole else "same bits" if same else difference(folder / name)
     return rows
 
 

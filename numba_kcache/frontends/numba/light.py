@@ -75,7 +75,7 @@ class LightTrust(Trust):
         """As for the object that a stand-in stands for."""
         if type(value) is StandIn:
             found: str | None = self._facts["names"].get(value._path)
-            return found
+            return found if value._home is self._home else None
         return super().name_of(value)
 
     def attribute(self, owner: Any, name: str) -> Any:
@@ -99,7 +99,7 @@ class LightFlavour(Flavour):
 
     def is_dispatcher(self, value: Any) -> bool:
         """Check whether it is a kernel, or a device function of a stand-in."""
-        return type(value) is Declared or type(value) is DeviceFunction
+        return type(value) is Declared or (type(value) is DeviceFunction and value._home.kind == self.kind)
 
     def python_function(self, value: Any) -> Any:
         """The function of a kernel or device function."""
@@ -129,7 +129,8 @@ class LightFlavour(Flavour):
 
     def type_form(self, value: Any, _extension: Any = None) -> Any:
         """The form of a type in the place of which a stand-in is."""
-        return self.facts["forms"].get(value._path) if type(value) is StandIn else None
+        is_own = type(value) is StandIn and value._home.kind == self.kind
+        return self.facts["forms"].get(value._path) if is_own else None
 
     def form_of_type(self, kind: Any, _extension: Any = None) -> Any:
         """The form of an argument's type."""
