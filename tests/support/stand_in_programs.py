@@ -146,6 +146,7 @@ NUMBERS += [Array(shape=(4, 8), strides=each) for each in
 NUMBERS += [Array(shape=(), strides=()), Array(data=(4096, True)), Array(data=(4096, True), shape=(2, 2)),
             Array(stream=1), Array(stream=2), Array(data=(0, False), shape=(0,)), Array(version=2), Array(mask=None),
             Array(mask=Array()), Subclass(3), Array(typestr="<f8", shape=(3, 5), data=(4096, True))]
+NUMBERS += [Array(typestr=each, shape=(3, 5)) for each in TYPESTRS]
 found = {}
 for position, value in enumerate(NUMBERS):
     found[f"{position} {type(value).__name__}"] = keyed(made("def k(x):\\n    pass\\n"), [value])
