@@ -192,19 +192,16 @@ class LightFlavour(Flavour):
         )
 
 
-@functools.cache
-def _light_class(row: Any) -> type[Any]:
-    return type("Light", (LightFlavour, row), {})
-
-
 class StandInDefinition(PythonDefinition):
     """A Python function as a kernel, in a program that has a stand-in.
 
     Attributes:
         row: The row of its Numba.
+        light: The class of that row without the Numba.
     """
 
     row: Flavour
+    light: type[Any]
     _light: Any = None
     is_real = False
 
@@ -228,8 +225,7 @@ class StandInDefinition(PythonDefinition):
             if isinstance(facts, str):
                 self.need(facts)
             elif self._light is None or self._light.facts is not facts:
-                row: Any = type(self.row)
-                self._light = self.flavour = _light_class(row)()
+                self._light = self.flavour = self.light()
                 self._light.facts, self._light.row = facts, self.row
                 self._light.trust = functools.partial(LightTrust, facts, self.home)
                 self._declared = None
@@ -389,7 +385,8 @@ def has_light_types(variant: Any) -> bool:
 def stand_in_class(base: Any) -> Any:
     """The class of definitions of one Numba, in a program that has a stand-in."""
     resolutions = type(f"StandIn{base.__name__}", (StandInResolutions, base.make_resolutions), {})
-    names = {"row": base.flavour, "make_resolutions": resolutions}
+    light = type("Light", (LightFlavour, type(base.flavour)), {})
+    names = {"row": base.flavour, "light": light, "make_resolutions": resolutions}
     return type(f"StandIn{base.__name__}", (StandInDefinition, base), names)
 
 

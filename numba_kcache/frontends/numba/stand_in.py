@@ -332,7 +332,7 @@ class Stream(Standing):
 
     @__class__.setter
     def __class__(self, value: Any) -> None:
-        raise TypeError("the class of a stream cannot be set")
+        raise AttributeError("the class of a stream cannot be set")
 
     def __int__(self) -> int:
         return self.handle
