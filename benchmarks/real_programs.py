@@ -3,7 +3,8 @@
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
             result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none
             for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the program is
-            imported. Cold: an empty cache. Warm: after
+            imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the stand-in's
+            line instead; nothing is installed. Cold: an empty cache. Warm: after
             another process. The result must equal the plain one bit by bit; otherwise the largest difference is
             reported. The programs: stumpy (gpu_stump) and soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention
             of numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
@@ -17,6 +18,8 @@ import argparse
 import hashlib
 import importlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +34,9 @@ REPOSITORIES = {
     "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
 }
-SYSTEMS = ("plain", "numba_kcache")
+SYSTEMS = ("plain", "numba_kcache", "edited")
+EDITED = ("stumpy", "soft_dtw_cuda", "cholesky", "fft", "attention")
+"""The programs that import a Numba's `cuda` themselves."""
 
 
 def get(folder: Path) -> None:
@@ -41,6 +46,24 @@ def get(folder: Path) -> None:
         clone = folder / name
         subprocess.run(["git", "clone", "-q", address, clone], check=True)
         subprocess.run(["git", "-C", clone, "checkout", "-q", commit], check=True)
+    for each in ("stumpy", *REPOSITORIES):
+        shutil.copytree(folder / each, folder / "edited" / each, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    for path in (folder / "edited").rglob("*.py"):
+        text = path.read_text()
+        if (changed := edited(text)) != text:
+            path.write_text(changed)
+
+
+def edited(text: str) -> str:
+    """A module with the stand-in's `cuda` in place of a Numba's; further names of the line stay Numba's."""
+
+    def line(found: re.Match[str]) -> str:
+        rest = [each for each in re.split(r",\s*", found["names"]) if each != "cuda"]
+        stand_in = "from numba_kcache import cuda" if found["home"] == "numba" else "from numba_kcache.mlir import cuda"
+        same = "".join(f"\nfrom {found['home']} import {', '.join(rest)}" for _ in rest[:1])
+        return stand_in + same if len(rest) < len(found["names"].split(",")) else found[0]
+
+    return re.sub(r"(?m)^from (?P<home>numba|numba_cuda_mlir) import (?P<names>[\w, ]+)$", line, text)
 
 
 def stumpy() -> Any:
@@ -124,26 +147,30 @@ def child(name: str, system: str) -> None:
 
 
 def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
-    """Return "same bits", or the largest difference between an element of the plain result and of ours."""
+    """Return "same bits", or the largest difference between an element of one system's result and of another's."""
     import numpy as np
 
-    if len(digests) < len(SYSTEMS):
+    if len(digests) < len(folders):
         return "none"
     if len(set(digests.values())) == 1:
         return "same bits"
-    plain, ours = (np.load(folder / "result.npy") for folder in folders)
-    return float(np.max(np.abs(plain - ours))) if plain.shape == ours.shape else float("inf")
+    found = [np.load(folder / "result.npy") for folder in folders]
+    if len({each.shape for each in found}) > 1:
+        return float("inf")
+    return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
 def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, Any]:
     """Run a program once cold and `warm` times warm; the systems alternate."""
-    src = [programs, programs / "soft_dtw_cuda", *(programs / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-    more = {"PYTHONPATH": os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])}
-    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in SYSTEMS}
+    systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
+    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in systems}
     digests: dict[str, str] = {}
     with Folders() as folders:
         for number in range(warm + 1):
             for system, row in rows.items():
+                home = programs / "edited" if system == "edited" else programs
+                src = [home, home / "soft_dtw_cuda", *(home / "numba-cuda-mlir/tests/benchmarks").glob("*/"), programs]
+                more = {"PYTHONPATH": os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])}
                 named = f"{name}, {system}"
                 found = result.take(named, name, system, folder=folders(system), more=more)
                 if not found:
@@ -154,7 +181,7 @@ def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, 
                     row["warm"].append(found["process"])
                 else:
                     row["cold"] = found["process"]
-        results = comparison(digests, [folders(system) for system in SYSTEMS])
+        results = comparison(digests, [folders(system) for system in systems])
     for row in rows.values():
         row["warm_median"] = median(row["warm"]) if row["warm"] else None
     return {**rows, "results": results}

@@ -85,7 +85,7 @@ class Toolchain:
         private: Callable[[], str] = str,
     ) -> None:
         self.load, self.save_record, self._private = load, save, private
-        self.is_dirty = False
+        self.is_dirty: bool = False
         self.after_fork()
         self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None
@@ -146,7 +146,7 @@ class Toolchain:
     def after_fork(self) -> None:
         """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
         self._lock = threading.RLock()
-        self.is_dirty: bool = False
+        self.is_dirty = False
 
     def library(self, name: str) -> Library | None:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba

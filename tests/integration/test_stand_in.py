@@ -151,6 +151,32 @@ def test_class_that_numba_types_by_its_base_is_left_to_numba(tmp_path: Path) -> 
     assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
 
 
+@pytest.mark.parametrize("other", ["cuda.jit(device=True)(helper)", "cuda.grid"])
+def test_object_of_the_other_numba_is_not_one_of_this(tmp_path: Path, other: str) -> None:
+    """Where Numba refuses a device function or name of another Numba, a stored kernel with its own is not launched."""
+    program = f"""{programs.START}
+def helper(i):
+    return i * 5
+
+if "OTHER" in os.environ:
+    cuda = importlib.import_module(NAMES["mlir"][not IS_REAL])
+other = {other}
+cuda = importlib.import_module(NAMES["numba"][not IS_REAL])
+
+@jit
+def kernel(x):
+    x[0] = other(1)
+
+KERNELS = [kernel]
+kernel[1, 64](Memory())
+{programs.END}"""
+    stored = [said(program, tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path), "OTHER": "1"}
+
+    assert [(each["hits"], each["misses"]) for each in stored] == [(0, 1), (1, 0), (1, 0)]
+    assert [run(["-c", program], env={**env, **more}, check=False).returncode for more in ({}, {"REAL": "1"})] == [1, 1]
+
+
 def test_changed_setting_of_llvmlite_does_not_hit_the_code_without(tmp_path: Path) -> None:
     """A program that loads llvmlite may have changed it, so that Numba is imported."""
     said(programs.COMMON, tmp_path)

@@ -146,6 +146,7 @@ NUMBERS += [Array(shape=(4, 8), strides=each) for each in
 NUMBERS += [Array(shape=(), strides=()), Array(data=(4096, True)), Array(data=(4096, True), shape=(2, 2)),
             Array(stream=1), Array(stream=2), Array(data=(0, False), shape=(0,)), Array(version=2), Array(mask=None),
             Array(mask=Array()), Subclass(3), Array(typestr="<f8", shape=(3, 5), data=(4096, True))]
+NUMBERS += [Array(typestr=each, shape=(3, 5)) for each in TYPESTRS]
 found = {}
 for position, value in enumerate(NUMBERS):
     found[f"{position} {type(value).__name__}"] = keyed(made("def k(x):\\n    pass\\n"), [value])
@@ -178,6 +179,44 @@ def helper(x):
     return cuda.own(x)
 """,
         "uses .* on the host",
+    ),
+    "name that was imported before its attribute is replaced": (
+        """
+grid = cuda.grid
+@cuda.jit(device=True)
+def helper(x):
+    return x * grid(1)
+
+@cuda.jit(device=True)
+def twice(x):
+    return x + x
+cuda.grid = twice
+cuda.gridsize = twice
+del cuda.gridsize
+cuda.grid = grid
+""",
+        "uses .* on the host",
+    ),
+    "attribute replaced for a while": (
+        """
+from unittest import mock
+with mock.patch.object(cuda, "popc", cuda.clz):
+    @cuda.jit(device=True)
+    def helper(x):
+        return x * cuda.popc(3)
+""",
+        "uses .* on the host",
+    ),
+    "all names imported": (
+        """
+exec(f"from {cuda.__name__} import *", names := {})
+names = {} if IS_REAL else names
+device = names.get("jit", cuda.jit)(device=True)
+@device
+def helper(x):
+    return x * cuda.grid(1)
+""",
+        None,
     ),
     "attribute of Numba replaced": (
         """

@@ -75,7 +75,7 @@ class LightTrust(Trust):
         """As for the object that a stand-in stands for."""
         if type(value) is StandIn:
             found: str | None = self._facts["names"].get(value._path)
-            return found
+            return found if value._home is self._home else None
         return super().name_of(value)
 
     def attribute(self, owner: Any, name: str) -> Any:
@@ -99,7 +99,7 @@ class LightFlavour(Flavour):
 
     def is_dispatcher(self, value: Any) -> bool:
         """Check whether it is a kernel, or a device function of a stand-in."""
-        return type(value) is Declared or type(value) is DeviceFunction
+        return type(value) is Declared or (type(value) is DeviceFunction and value._home.kind == self.kind)
 
     def python_function(self, value: Any) -> Any:
         """The function of a kernel or device function."""
@@ -129,7 +129,8 @@ class LightFlavour(Flavour):
 
     def type_form(self, value: Any, _extension: Any = None) -> Any:
         """The form of a type in the place of which a stand-in is."""
-        return self.facts["forms"].get(value._path) if type(value) is StandIn else None
+        is_own = type(value) is StandIn and value._home.kind == self.kind
+        return self.facts["forms"].get(value._path) if is_own else None
 
     def form_of_type(self, kind: Any, _extension: Any = None) -> Any:
         """The form of an argument's type."""
@@ -191,19 +192,16 @@ class LightFlavour(Flavour):
         )
 
 
-@functools.cache
-def _light_class(row: Any) -> type[Any]:
-    return type("Light", (LightFlavour, row), {})
-
-
 class StandInDefinition(PythonDefinition):
     """A Python function as a kernel, in a program that has a stand-in.
 
     Attributes:
         row: The row of its Numba.
+        light: The class of that row without the Numba.
     """
 
     row: Flavour
+    light: type[Any]
     _light: Any = None
     is_real = False
 
@@ -227,8 +225,7 @@ class StandInDefinition(PythonDefinition):
             if isinstance(facts, str):
                 self.need(facts)
             elif self._light is None or self._light.facts is not facts:
-                row: Any = type(self.row)
-                self._light = self.flavour = _light_class(row)()
+                self._light = self.flavour = self.light()
                 self._light.facts, self._light.row = facts, self.row
                 self._light.trust = functools.partial(LightTrust, facts, self.home)
                 self._declared = None
@@ -388,7 +385,8 @@ def has_light_types(variant: Any) -> bool:
 def stand_in_class(base: Any) -> Any:
     """The class of definitions of one Numba, in a program that has a stand-in."""
     resolutions = type(f"StandIn{base.__name__}", (StandInResolutions, base.make_resolutions), {})
-    names = {"row": base.flavour, "make_resolutions": resolutions}
+    light = type("Light", (LightFlavour, type(base.flavour)), {})
+    names = {"row": base.flavour, "light": light, "make_resolutions": resolutions}
     return type(f"StandIn{base.__name__}", (StandInDefinition, base), names)
 
 
@@ -420,4 +418,5 @@ def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:
         inner = f"{home.module}.{path}".rstrip(".")
         module = sys.modules.setdefault(inner, StandInModule(inner))
         vars(module).update(_home=home, _path=path)
+    vars(sys.modules[home.module])["__all__"] = sorted(home.names | home.modules | HOST.keys())
     definitions[kind] = stand_in_class

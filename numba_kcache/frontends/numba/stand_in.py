@@ -126,6 +126,10 @@ def real(home: Home, why: str) -> Any:
         for space, name, value, _now in changed:
             space[name] = value
         module = import_module(home.cuda)
+        for each in list(_objects.values()):
+            if each._home is home:
+                with contextlib.suppress(AttributeError):  # this Numba does not have it
+                    each._stands_for()
         for learn in learners:
             learn(home)
     finally:
@@ -164,11 +168,14 @@ class StandIn(Standing):
     """An object of a Numba that only device code uses; by any use on the host it is Numba's own."""
 
     def __init__(self, home: Home, path: str) -> None:
-        self._home, self._path = home, path
+        self._home, self._path, self._real = home, path, ABSENT
         self.__module__ = home.module
 
     def _stands_for(self) -> Any:
-        return functools.reduce(getattr, self._path.split("."), real(self._home, f"the program uses cuda.{self._path}"))
+        if self._real is ABSENT:  # later on, the program may have put another object under its name
+            found = real(self._home, f"the program uses cuda.{self._path}")
+            self._real = functools.reduce(getattr, self._path.split("."), found)
+        return self._real
 
     def __getitem__(self, item: Any) -> Any:
         return self._stands_for()[item]
@@ -221,11 +228,16 @@ class StandInModule(Standing, ModuleType):
         return dir(self._stands_for())
 
 
-@functools.cache
+_objects: dict[tuple[str, str], StandIn] = {}
+"""The stand-ins so far, by kind and dotted name."""
+
+
 def _made(kind: str, path: str) -> Any:
     """The one stand-in of a dotted name."""
     home = HOMES[kind]
-    return sys.modules[f"{home.module}.{path}"] if path in home.modules else StandIn(home, path)
+    if path in home.modules:
+        return sys.modules[f"{home.module}.{path}"]
+    return _objects.get((kind, path)) or _objects.setdefault((kind, path), StandIn(home, path))
 
 
 def copy_of(function: FunctionType) -> FunctionType:
@@ -320,7 +332,7 @@ class Stream(Standing):
 
     @__class__.setter
     def __class__(self, value: Any) -> None:
-        raise TypeError("the class of a stream cannot be set")
+        raise AttributeError("the class of a stream cannot be set")
 
     def __int__(self) -> int:
         return self.handle
