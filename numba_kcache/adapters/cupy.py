@@ -200,7 +200,10 @@ def replace(compiler: Any, _every_kernel: bool) -> None:
     if base is None or base.__abstractmethods__ != {"load", "save"} or not has_place:
         version = getattr(sys.modules.get("cupy._version"), "__version__", "")
         text = f"cannot cache CuPy's kernels: CuPy {version} has no place for a cache like that of CuPy 14.2"
-        warnings.warn(KCacheWarning(f"{text}\n  hint: pip install 'cupy-cuda13x==14.2.*', or cupy-cuda12x for an older driver"), stacklevel=2)
+        warnings.warn(
+            KCacheWarning(f"{text}\n  hint: pip install 'cupy-cuda13x==14.2.*', or cupy-cuda12x for an older driver"),
+            stacklevel=2,
+        )
         return
     base.register(Backend)
     compiler._set_kernel_cache_backend(Backend(compiler))

@@ -113,7 +113,7 @@ def source_request(
         headers=headers,
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
-        name=source.qualname,
+        name=source.qualname or definition.own,
         changed=depends.change if depends else str,
         prepare=functools.partial(_prepare, wanted),
     )
@@ -474,6 +474,7 @@ class SourceDefinition(Definition):
         compile_options: The compile options.
         entry_name: The entry that the user requested (`name=`); None to find it.
         link, depends: As the user gave them.
+        own: The name of the only kernel of a text, in brackets; "" if it is not seen at a glance.
         signature: C++ types of the parameters, as the user gave them; None to use those the compiler reports.
         strict: Refuse rather than run uncached.
         is_lazy: Whether it is a module whose kernels are linked one by one.
@@ -498,6 +499,7 @@ class SourceDefinition(Definition):
                 check_text(value, f"{name}={value!r}")
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
+        own = self.own = ""
         if isinstance(thing, str) and module is None:  # inline, for the time of a warm start
             own = self.entry_name or ""
             mark = ".entry" if self.kind == "ptx" else "__global__"
@@ -508,7 +510,7 @@ class SourceDefinition(Definition):
                     head = rest.partition(")")[2].partition("(")[0]
                 own = head.split()[-1:][0] if head.split() else ""
             if own and own.isprintable():
-                self.label = f"{source.label.rpartition(':')[0]}.{own}"
+                self.own, self.label = f"<{own}>", f"{source.label.rpartition(':')[0]}.{own}"
         self.strict = bool(options.get("strict"))
         self.link: tuple[Any, ...] = ()
         self.depends: tuple[Any, ...] = ()
