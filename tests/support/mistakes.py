@@ -451,7 +451,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "$ numba-kcache explain empty:nothing",
         "$ numba-kcache remove nothing*",
         "$ numba-kcache prune --max-size huge",
-        "$ numba-kcache list --older-than never",
+        "$ numba-kcache prune --older-than never",
         "$ numba-kcache info --jsn",
         "$ numba-kcache list --directory text.kcache",
         "$ numba-kcache import nowhere.kcache",
