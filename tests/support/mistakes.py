@@ -259,6 +259,9 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "kernel('float *x', '__syncthread();').compile('sm_90')",
         "kernel('float *x', 'x[0] = threadIdx;').compile('sm_90')",
         "kernel('float[] x').compile('sm_90')",
+        "kernel('float *x', 'x[0] = True;').compile('sm_90')",
+        "kernel('float *x', 'x[0] = np.sqrt(2);').compile('sm_90')",
+        "cached_kernel('#include <mma.h>\\n__global__ void q() { wmma::fragment f; }').compile('sm_90')",
     ),
     "launch": (
         "saxpy(2.0, x, y, n)",
