@@ -37,7 +37,7 @@ LEFT_OUT = (
     "-k",
     "not CachePayload and not NameExpressionCache and not RawJitify and not test_compile_",
 )
-"""Tests of CuPy's own cache, and two that read the log of a compile, which its hits do not write either."""
+"""Tests of CuPy's own cache, and two that read the log of a compile: as in CuPy, a hit makes none."""
 
 
 def pytest_configure() -> None:

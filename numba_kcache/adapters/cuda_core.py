@@ -133,8 +133,8 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        entries = self._session().local.listing("age", None, {})
-        return [each.key for each in entries if each.kernels and each.kernels[0].startswith(_LABEL) and _is_ours(each)]
+        entries, own = self._session().local.listing("age", None, {}), repr({"resource": _LABEL})[1:-1]
+        return [each.key for each in entries if own in str(each.header.get("attributes"))]
 
     def _session(self) -> Session:
         found: Session = process_session() if self._cache is None else self._cache.session
@@ -159,11 +159,6 @@ def _keep_row(name: bytes, code: bytes, row: Mapping[str, Any]) -> None:
 def _search() -> HeaderSearch:
     """Where NVRTC searches for headers that no option names: in the working directory."""
     return HeaderSearch((), (), is_working=True)
-
-
-def _is_ours(entry: Any) -> bool:
-    attributes = entry.header.get("attributes")
-    return isinstance(attributes, dict) and _LABEL in str(attributes.get("meta"))
 
 
 def _key_bytes(key: Any) -> bytes:

@@ -66,9 +66,7 @@ class _Compile:
         own = f"/{self.name}.cu".encode()
         folder = next((each[1].removesuffix(own) for each in events if each[1].endswith(own)), b"")
         # CuPy's folder for this compile has another name each time, and is gone when NVRTC looks there
-        home = os.fsencode(_home())
         events = [each for each in events if not each[2] or not (each[1] + b"/").startswith(folder + b"/")]
-        events = [each for each in events if not each[1].startswith(home)]
         self._headers = read_elsewhere(events, self.search, self.session.toolchain, self._since_ns)
         if not folder:
             self._headers = HeadersRead(untracked="its compile was not observed")
@@ -166,7 +164,7 @@ class Backend:
                     found.finish()
                     return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
                 wanted.begin(found)
-                self._pending.of = wanted, observer.begin_observing()
+                self._pending.of = wanted, observer.begin_observing(os.fsencode(_home()))
         return None
 
     def save(self, name: str, cubin: bytes, source: str) -> None:

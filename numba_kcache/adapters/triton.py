@@ -32,10 +32,9 @@ from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
 from .turn import Turn, find_or_begin, without_trouble
 
-_HOST_SUFFIX = re.compile(r"\.(so(\.\d+)*|pyd|dll|dylib|exe|o|a)$", re.IGNORECASE)
+_HOST_SUFFIX = re.compile(r"\.(so(\.\d+)*|o|a)$")
 _DEVICE_MACHINES = (190, 224)  # EM_CUDA, EM_AMDGPU
-_MACH_O = (b"\xfe\xed\xfa", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-_HOST_MAGIC = (b"MZ", b"!<arch>\n", b"#!", *_MACH_O)
+_HOST_MAGIC = (b"!<arch>\n", b"#!")
 
 
 class CacheManager:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,6 @@ from .verb import Result, arch_argument, argument, import_from_here, targets_of,
 
 if TYPE_CHECKING:
     from ..cache import KernelCache
-    from ..store.listing import EntryInfo
 
 
 @verb(argument("--zero", help="reset all counters and recorded failures; entries stay", action="store_true"))
@@ -44,44 +41,27 @@ _ORDERS = "most recently used first (default), largest, longest to compile, or m
 @verb(
     argument("--sort", help=_ORDERS, choices=("age", "size", "cost", "hits"), default="age"),
     argument("--limit", help="most entries shown; 0 for all; default: 50, or all with --json", metavar="N", type=count),
-    argument("--kernel", help="only entries with a kernel of this name: saxpy, 'gemm*'", metavar="PATTERN"),
-    argument("--target", help="only entries for this target: sm_90, 'sm_9*'", metavar="PATTERN"),
-    argument("--older-than", help="only entries unused for this long: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """List the entries in the cache.
 
-    The columns are key, kernels, target, size, time since the last use (to the hour), compile time and hits.
+    The columns are key, kernels, target, size, time since the last use (to the hour), compile time and hits. In
+    a pipe each entry is one line: numba-kcache list --limit 0 | grep saxpy
     """
     limit = arguments.limit if arguments.limit is not None else 0 if arguments.json else 50
-    is_filtered = any(each is not None for each in (arguments.kernel, arguments.target, arguments.older_than))
-    entries = cache.listing(arguments.sort, None if is_filtered else limit or None)
-    now_s, matching = time.time(), len(entries)
-    if is_filtered:
-        entries = [each for each in entries if _is_wanted(each, arguments, now_s)]
-        matching, entries = len(entries), entries[: limit or None]
+    entries = cache.listing(arguments.sort, limit or None)
     if arguments.json:
         return Result([each.to_dict() for each in entries], "")
     shown, held = EntryList(entries), cache.info()
-    total = f"{entries_text(max(held.entries, len(entries)))} in {held.directory or 'memory'}"
-    last = f"{f'{matching} that match, of ' if is_filtered else ''}{total}, {bytes_text(held.size_bytes)}"
-    if limit and len(entries) == limit < (matching if is_filtered else held.entries):
-        last = f"{len(entries)} of {last}; --limit 0 shows all"
-    elif not is_filtered and held.entries > len(entries):
+    last = f"{entries_text(max(held.entries, len(entries)))} in {held.directory or 'memory'}"
+    last += f", {bytes_text(held.size_bytes)}"
+    if len(entries) == limit < held.entries:
+        last = f"{limit} of {last}; --limit 0 shows all"
+    elif held.entries > len(entries):
         last += f"; {held.entries - len(entries)} cannot be read: `numba-kcache verify` says why"
     if held.obstacle:
         last += f"\n{held.directory} cannot be used: {held.obstacle}"
     return Result(None, last, rows=(shown.COLUMNS, shown.rows(), shown.NUMBERS))
-
-
-def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) -> bool:
-    """Check whether an entry passes the filters; names are shell patterns, matched case-sensitively."""
-    age_s = arguments.older_than
-    return (
-        (arguments.kernel is None or any(fnmatchcase(name, arguments.kernel) for name in entry.kernels))
-        and (arguments.target is None or fnmatchcase(entry.target, arguments.target))
-        and (age_s is None or now_s - entry.used_s > age_s)
-    )
 
 
 @verb(

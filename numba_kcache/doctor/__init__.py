@@ -25,7 +25,7 @@ from ..frontends.numba.facts import facts_of
 from ..frontends.numba.stand_in import HOMES
 from ..model import NamedTuple
 from ..observe.info import CacheInfo
-from ..observe.text import aligned, bytes_text, counted, shows_text
+from ..observe.text import aligned, bytes_text, shows_text
 from ..settings import unknown_variables
 from ..store import SIGNED, is_network
 from ..tiers.tier import round_trip
@@ -51,15 +51,6 @@ EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
 
 _NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(EXTRAS), "numpy": tuple(EXTRAS)}
 """Distributions that count only if one of the others named is installed."""
-
-
-_CLOSING = {
-    "nvrtc": "without NVRTC no CUDA C++ is compiled here: only cached kernels run",
-    "nvvm": "without NVVM no Numba kernel is compiled here",
-    "nvJitLink": "without nvJitLink nothing is linked here",
-    "driver": "without a driver nothing is launched here",
-}
-"""The consequence of each missing part."""
 
 
 class Finding(NamedTuple):
@@ -100,9 +91,10 @@ class Diagnosis(NamedTuple):
             if steps:
                 lines += ["", title, *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
         if self.is_well:
-            missing = [each.subject for each in self.findings if each.state == NOTE and each.subject in _CLOSING]
-            without = "; ".join(_CLOSING[subject] for subject in missing)
-            lines += ["", f"nothing is broken, but {without}" if missing else "nothing is wrong"]
+            lines += [
+                "",
+                "nothing is broken" if any(each.state == NOTE for each in self.findings) else "nothing is wrong",
+            ]
         return "\n".join(map(plain, lines))
 
 
@@ -125,7 +117,6 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
             *judged_variables(unknown_variables()),
             *judged_directory(session, info),
             *judged_tiers(session),
-            *judged_past(info),
         )
     )
 
@@ -304,11 +295,3 @@ def judged_tiers(session: Session) -> Iterable[Finding]:
         else:
             how = "is read" if tier.readonly else "is written and read"
             yield Finding(subject, FINE, f"{how}, in {trial.seconds * 1e3:.1f} ms")
-
-
-def judged_past(info: CacheInfo) -> Iterable[Finding]:
-    """Report troubles that earlier processes have counted."""
-    if info.errors:
-        advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which logs each trouble; "
-        advice += "`numba-kcache info --zero` resets the counters"
-        yield Finding("past", NOTE, f"{counted(info.errors, 'trouble')} since the counters were last reset", advice)

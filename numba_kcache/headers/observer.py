@@ -36,6 +36,7 @@ class Seen:
 
     Args:
         is_edited: As for `observed`.
+        left_out: As for `begin_observing`.
 
     Attributes:
         events: What was asked, as far as it was collected.
@@ -43,15 +44,21 @@ class Seen:
         is_lost: Whether it was too much to keep.
     """
 
-    def __init__(self, *, is_edited: bool = False) -> None:
+    def __init__(self, *, is_edited: bool = False, left_out: bytes = b"") -> None:
         self.events, self.is_edited, self.readers, self.is_lost = list[Event](), is_edited, 0, False
+        self.left_out = left_out
         _thread.watches.append(self)
-        native.watch(is_edited)
+        self._watch()
+
+    def _watch(self) -> None:
+        native.watch(self.is_edited)
+        if self.left_out:
+            native.leave_out(self.left_out)
 
     def collect(self) -> None:
         """Add what was asked since the last call; it is the innermost watch of this thread."""
         self.events += native.unwatch()
-        native.watch(self.is_edited)
+        self._watch()
 
     def end(self) -> None:
         """End the watch, which is the innermost of this thread."""
@@ -83,7 +90,7 @@ class Mark(NamedTuple):
         if seen in watches:
             seen.collect()
         found = seen.events[self.start :]
-        if watches == [seen] and not seen.readers:
+        if watches[-1:] == [seen] and not seen.readers:
             seen.end()
         return found
 
@@ -99,17 +106,21 @@ def observed(*, is_edited: bool = False) -> Iterator[list[Event]]:
         seen.end()
 
 
-def begin_observing() -> Mark:
+def begin_observing(left_out: bytes = b"") -> Mark:
     """Mark the moment before a compile that another library makes on this thread.
 
-    Marks end in any order: each sees all that was asked since it began.
+    Marks end in any order: each sees all that was asked since it began, but for a compile of another `left_out`.
+
+    Args:
+        left_out: The folder, with a slash, whose files the other library has in its key: they are not recorded.
     """
     for seen in _thread.watches[-1:]:
         seen.collect()
         if _thread.watches == [seen] and sum(len(each[4]) for each in seen.events) > _MOST_KEPT:
             seen.end()
             seen.is_lost, seen.events = True, []  # of marks that nobody ends, since their compiles failed
-    seen = _thread.watches[-1] if _thread.watches else Seen()
+    innermost = _thread.watches[-1] if _thread.watches else None
+    seen = innermost if innermost and innermost.left_out == left_out else Seen(left_out=left_out)
     seen.readers += 1
     return Mark(seen, len(seen.events), threading.get_ident())
 

@@ -718,9 +718,11 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
 }
 
 PyObject *observe(PyObject *, PyObject *), *begin_watch(PyObject *, PyObject *), *end_watch(PyObject *, PyObject *);  /* observe.c */
+PyObject *leave_out(PyObject *, PyObject *);
 
 static PyMethodDef methods[] = {
     {"observe", observe, METH_O, NULL}, {"watch", begin_watch, METH_O, NULL}, {"unwatch", end_watch, METH_NOARGS, NULL},
+    {"leave_out", leave_out, METH_O, NULL},
     {"know", know, METH_VARARGS, NULL}, {"plan", (PyCFunction)(void (*)(void))make_plan, METH_FASTCALL, NULL}, {"fill", fill, METH_VARARGS, NULL},
     {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
     {"address_of", address_of, METH_O, NULL}, {"end", end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};

@@ -51,6 +51,7 @@ typedef struct Watch {
     int count;
     size_t kept;
     bool is_edited, is_lost;
+    char *left_out;   /* the folder, with a slash, whose files are not recorded */
 } Watch;
 
 static _Thread_local Watch *watch;
@@ -68,6 +69,10 @@ static Event **bucket_of(const char *path) {
     return &watch->buckets[number % BUCKETS];
 }
 
+static bool is_left_out(const char *path) {
+    return watch->left_out && !strncmp(path, watch->left_out, strlen(watch->left_out)) && !strstr(path, "/../");
+}
+
 /* The same question with the same answer, if it is in the list already. */
 static Event *known(char kind, const char *path, int error, const struct stat *stat) {
     static const struct stat none;
@@ -80,6 +85,8 @@ static Event *known(char kind, const char *path, int error, const struct stat *s
 /* Add a question to the list, once for each answer. */
 static Event *note(char kind, const char *path, int error, const struct stat *stat) {
     path = path ? path : "";
+    if (is_left_out(path))
+        return NULL;
     Event *same = known(kind, path, error, stat), **bucket = bucket_of(path);
     if (same)
         return same;
@@ -136,6 +143,8 @@ static bool write_all(int file, const char *data, size_t size) {
 /* Record an opened file, and return a private file of its bytes; -1 if the file itself has to be used. */
 static int copied(int file, const char *path) {
     struct stat before, after;
+    if (is_left_out(path))
+        return -1;
     if (fstat(file, &before))
         return note('o', path, errno, NULL), -1;
     if (S_ISDIR(before.st_mode))
@@ -549,6 +558,16 @@ PyObject *begin_watch(PyObject *module, PyObject *is_edited) {
     Py_RETURN_NONE;
 }
 
+/* leave_out(folder) records nothing of files below a folder, given with a slash, in the innermost watch of this thread. */
+PyObject *leave_out(PyObject *module, PyObject *folder) {
+    const char *text = PyBytes_AsString(folder);
+    if (!text || !watch)
+        return text ? PyErr_SetString(PyExc_RuntimeError, "nothing is recorded on this thread"), NULL : NULL;
+    free(watch->left_out);
+    watch->left_out = strdup(text);
+    Py_RETURN_NONE;
+}
+
 static PyObject *event_row(const Event *event) {
     const struct stat *stat = &event->stat;
     return Py_BuildValue("(Cyi(LLLKKi)y#)", event->kind, event->path, event->error, (long long)stat->st_size,
@@ -573,6 +592,6 @@ PyObject *end_watch(PyObject *module, PyObject *unused) {
         next = event->next;
         free(event->data), free(event);
     }
-    free(ended);
+    free(ended->left_out), free(ended);
     return rows;
 }

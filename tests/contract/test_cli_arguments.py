@@ -33,7 +33,7 @@ ODD = (
 
 VERBS: dict[str, tuple[str, ...]] = {
     "info": ("--directory",),
-    "list": ("--limit", "--sort", "--kernel", "--target", "--older-than"),
+    "list": ("--limit", "--sort"),
     "show": ("", "--cubin", "--ptx"),
     "explain": ("", "--arch", "--signature"),
     "verify": (),

@@ -259,6 +259,9 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "kernel('float *x', '__syncthread();').compile('sm_90')",
         "kernel('float *x', 'x[0] = threadIdx;').compile('sm_90')",
         "kernel('float[] x').compile('sm_90')",
+        "kernel('float *x', 'x[0] = True;').compile('sm_90')",
+        "kernel('float *x', 'x[0] = np.sqrt(2);').compile('sm_90')",
+        "cached_kernel('#include <mma.h>\\n__global__ void q() { wmma::fragment f; }').compile('sm_90')",
     ),
     "launch": (
         "saxpy(2.0, x, y, n)",
@@ -451,7 +454,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "$ numba-kcache explain empty:nothing",
         "$ numba-kcache remove nothing*",
         "$ numba-kcache prune --max-size huge",
-        "$ numba-kcache list --older-than never",
+        "$ numba-kcache prune --older-than never",
         "$ numba-kcache info --jsn",
         "$ numba-kcache list --directory text.kcache",
         "$ numba-kcache import nowhere.kcache",

@@ -12,6 +12,7 @@ import pytest
 from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.roots import Place
 from numba_kcache.headers.transcript import Transcript, transcript_value
+from numba_kcache.launch import native
 from tests.support.header_projects import (
     KERNEL,
     SCENARIOS,
@@ -37,6 +38,7 @@ from tests.support.header_projects import (
     same_source_in_another_folder_with_another_header,
     symlink_retargeted_same_size,
 )
+from tests.support.nvrtc import Search, observe_source
 
 OTHERS = {name: os.environ.get(name, "") for name in ("NUMBA_KCACHE_TEST_NVRTC12", "NUMBA_KCACHE_TEST_NVRTC13")}
 """Paths of a libnvrtc 12.9, and of another 13."""
@@ -462,3 +464,24 @@ def test_chain_of_headers_is_followed_to_its_end(tmp_path: Path, library: str) -
     project.edit_and_restore_mtime("second/deep/h150.h", "#define VALUE 2\n")
 
     assert isinstance(project.check(headers), Mismatch)
+
+
+@pytest.mark.slow
+def test_folder_whose_files_another_key_covers_is_left_out(tmp_path: Path, library: str) -> None:
+    """Nothing of it is recorded, but a path that climbs out of it; the compile is the same."""
+    known, other = tmp_path / "known", tmp_path / "other"
+    for folder in (known, other):
+        folder.mkdir()
+    (known / "a.h").write_text('#include "b.h"\n#include "../other/c.h"\n')
+    (known / "b.h").write_text("#define B 1\n")
+    (other / "c.h").write_text("#define C 2\n")
+    source, search = '#include "a.h"\nextern "C" __global__ void k(int *x) { *x = B + C; }', Search((str(known),))
+    left_out = os.fsencode(known) + b"/"
+    made, events = observe_source(source, search, library=library, meanwhile=lambda: native.leave_out(left_out))
+    whole, seen = observe_source(source, search, library=library)
+
+    assert made.code == whole.code is not None
+    reads = [[each[1] for each in one if each[0] == "r"] for one in (events, seen)]
+    assert reads[0] == [left_out + b"../other/c.h"]
+    assert len(reads[1]) == 3
+    assert not [each for each in events if each[1].startswith(left_out) and b"/../" not in each[1]]

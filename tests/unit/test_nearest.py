@@ -370,6 +370,22 @@ def test_each_kernel_of_a_file_has_a_history() -> None:
     assert name_in("/app/k.py", EMPTY, entry="k") == name_in("/app/k.py", SAXPY, entry="k", target="sm_80")
 
 
+def test_kernels_of_texts_that_one_line_makes_have_histories_of_their_own(program: Program) -> None:
+    """Another kernel of the loop is no earlier state of this one; an edit of this one is told."""
+    cache = program.cache()
+
+    def make(number: int, value: int) -> Any:
+        text = f'extern "C" __global__ void k{number}(int *o) {{ *o = {value}; }}'
+        return cached_kernel(text, cache=cache, arch="sm_90")
+
+    reasons = []
+    for number, value in ((1, 1), (2, 2), (1, 3)):
+        reasons.append(make(number, value).explain().reasons[0].kind)
+        make(number, value).compile()
+
+    assert reasons == ["never_stored", "never_stored", "source_changed"]
+
+
 def test_module_of_a_package_has_one_history_in_all_checkouts(tmp_path: Path) -> None:
     """Another checkout is the same code base; a file in no package is a program of its own."""
     for checkout in ("a", "b"):

@@ -142,7 +142,7 @@ _BY_NAME = (
 """Patterns of names that a header declares, and the header."""
 
 _RENAMED = {
-    "M_PI": "CUDART_PI", "bfloat16": "__nv_bfloat16",
+    "M_PI": "CUDART_PI", "bfloat16": "__nv_bfloat16", "wmma": "nvcuda::wmma",
     **{f"{name}": f"cuda::std::{name}" for name in ("complex", "array", "tuple", "optional", "span")},
     **{f"{u}int{n}": f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)},
 }  # fmt: skip
@@ -153,6 +153,8 @@ _BY_NAME_ALONE = (
     (r"thrust", "Thrust is for nvcc: in device code use cub:: or cuda::std::, and their headers"),
     (r"std", "the library of device code is cuda::std: write #include <cuda/std/...> and cuda::std::..."),
     (r"vector|string|map|list", "device code has no containers: use an array, of fixed size or given by the caller"),
+    (r"True|False|None", "this is Python: write true, false or nullptr"),
+    (r"np|numpy|math|cupy|torch", "this is Python: device code has sqrtf, expf, powf and others without a module"),
     (r"cout|cerr|endl|print", "write printf(...), which is available without a header"),
     (r"cuda[A-Z]\w+", "this is a function of the host: call it, or its like in CuPy or Numba, from Python"),
     (r"__(shfl\w*|any|all|ballot)", "write {0}_sync, with the mask of the threads first: 0xffffffff"),
