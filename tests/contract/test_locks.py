@@ -27,7 +27,7 @@ from tests.support.tiers import MemoryTier
 MAKERS = {
     "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local", "Thread", "Timer",
     "ThreadPoolExecutor", "ProcessPoolExecutor", "Queue", "SimpleQueue", "cached_property", "create_connection",
-    "register_at_fork", "allocate_lock", "socketpair", "contextvars",
+    "register_at_fork", "allocate_lock", "start_new_thread", "socketpair", "contextvars",
 }  # fmt: skip
 """Calls that make an object which a signal handler may find locked, or a child inherit in any state. In CPython 3.11
 `cached_property` has a lock, held while the user's code runs."""
@@ -56,7 +56,7 @@ COVERED = {
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
-    "store/locks.py Thread": "gives the parent's signs of life",
+    "store/locks.py start_new_thread": "gives the parent's signs of life",
     "frontends/numba/value.py cached_property": "of an object that one call makes and no other thread sees",
     "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
