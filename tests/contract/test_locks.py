@@ -50,7 +50,6 @@ COVERED = {
     "tiers/lease.py Thread": "renews the parent's lease",
     "tiers/redis.py create_connection": "kept by RedisTier, which drops them in a child",
     "tiers/redis.py Thread": "asks name servers for the parent's connection: a child makes its own",
-    "bundles.py Thread": "belongs to one listing, which a child does not continue",
     "toolchain/nvrtc.py local": "of each thread its own",
     "headers/observer.py local": "of each thread its own, like the recording",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
