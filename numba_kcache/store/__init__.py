@@ -473,19 +473,15 @@ class Tree:
         return open_below(base, names[1:], flags, None if self.is_private else self.require_trusted)
 
     @contextmanager
-    def opened(self, *names: str, is_listed: bool = True) -> Iterator[int]:
+    def opened(self, *names: str) -> Iterator[int]:
         """Open a folder for a context, which was checked.
 
         Args:
             names: Names of the folders on the way from the tree's own folder.
-            is_listed: Whether it may be listed; if not, it can be the tree's own descriptor, which threads share.
 
         Raises:
             OSError: As `open`.
         """
-        if not (is_listed or names[1:]):
-            yield self.base(*names)
-            return
         if names[1:]:
             fd = self.open(names, FOLDER)
         else:

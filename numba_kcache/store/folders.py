@@ -1,7 +1,7 @@
 """Make the folders of a tree, and open, list and remove files in them, through descriptors.
 
-Promise     Every name is looked up in a folder that was opened for this call, without following links, and whose owner
-            and mode were checked. Only regular files with a single hard link are opened.
+Promise     Every name is looked up in a folder that was opened without following links, and whose owner and mode were
+            checked. Only regular files with a single hard link are opened.
 Method      New files and folders in a shared tree get the group permissions of its root, and never write permission for
             everybody.
 Not here    The files of entries and manifests (writing), and removing files by their names (eviction).
@@ -39,11 +39,11 @@ _CACHEDIR_TAG = (
 
 
 class Folder:
-    """One folder of a tree, opened again for each call.
+    """One folder of a tree: its own or one in it, by the descriptor that the tree keeps.
 
     Args:
         tree: The tree that the folder is in.
-        names: Names of the folders on the way from the tree's own folder; none for that folder itself.
+        names: The folder's name; none for the tree's own folder.
     """
 
     def __init__(self, tree: Tree, *names: str) -> None:
@@ -87,8 +87,7 @@ class Folder:
         Raises:
             OSError: There is no such file.
         """
-        with self.tree.opened(*self._names, is_listed=False) as folder:
-            return stat_in(folder, name)
+        return stat_in(self.tree.base(*self._names), name)
 
     def touch(self, name: str, identity: tuple[int, int] | None) -> None:
         """Set the time of the file with this name to now.
@@ -100,10 +99,10 @@ class Folder:
         Raises:
             OSError: There is no such file.
         """
-        with self.tree.opened(*self._names, is_listed=False) as folder:
-            if identity_of(stat_in(folder, name)) != identity:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-            touch_in(folder, name)
+        folder = self.tree.base(*self._names)
+        if identity_of(stat_in(folder, name)) != identity:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        touch_in(folder, name)
 
     def unlink(self, name: str, only: os.stat_result | None = None) -> bool:
         """Remove a regular file. Returns True if it was there and is gone.
@@ -115,8 +114,7 @@ class Folder:
         Raises:
             OSError: The folder cannot be opened.
         """
-        with self.tree.opened(*self._names, is_listed=False) as folder:
-            return unlink(folder, name, only)
+        return unlink(self.tree.base(*self._names), name, only)
 
 
 def unlink(folder: int, name: str, only: os.stat_result | None = None) -> bool:
