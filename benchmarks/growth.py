@@ -239,9 +239,9 @@ def fill(count: int, first: int, step: int) -> None:
         found = re.search(r"\+ (\d+)\.0f", request.source)
         assert found
         number = int(found[1]) - BASE
-        (entry,) = built[0].entries
-        entry = entry._replace(name=name_of(number), symbol=name_of(number))
-        return built[0]._replace(entries=(entry,), cubin=patched(built[0].cubin, first, number))
+        (kernel,) = built[0].kernels
+        kernel = kernel._replace(name=name_of(number), symbol=name_of(number))
+        return built[0]._replace(kernels=(kernel,), cubin=patched(built[0].cubin, first, number))
 
     source_build.build_source = build
     for number in range(first, count, step):

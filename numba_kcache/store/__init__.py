@@ -314,7 +314,7 @@ class Descriptor(int):
             pass
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file found by a walk."""
 
     kind: int
@@ -528,19 +528,19 @@ class Tree:
         finally:
             os.close(fd)
 
-    def walk(self, *kinds: int) -> Iterator[Found]:
+    def walk(self, *kinds: int) -> Iterator[FoundFile]:
         """Yield each file of these kinds; files that vanish meanwhile are skipped."""
         for kind in kinds:
             shards: list[str] = []
             with suppress(OSError), self.opened(FOLDERS[kind]) as folder:
                 shards = sorted(name for name in os.listdir(folder) if len(name) == 2)
             for shard in shards:
-                found: list[Found] = []
+                found: list[FoundFile] = []
                 with suppress(OSError), self.opened(FOLDERS[kind], shard) as folder:
                     found = self.scan(kind, shard, folder)
                 yield from found
 
-    def scan(self, kind: int, shard: str, folder: int) -> list[Found]:
+    def scan(self, kind: int, shard: str, folder: int) -> list[FoundFile]:
         """List the files of a kind in one of its 256 folders, which is open."""
         found = []
         with os.scandir(folder) as files:
@@ -548,7 +548,7 @@ class Tree:
                 with suppress(OSError, ValueError):
                     key, status = require_key(shard + file.name), file.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
-                        found.append(Found(kind, key, self, status.st_size, status.st_mtime_ns))
+                        found.append(FoundFile(kind, key, self, status.st_size, status.st_mtime_ns))
         return found
 
 

@@ -42,15 +42,15 @@ MAX_TEXT_BYTES = {"log": 4 << 20, "report": 4 << 20, "source": 1 << 20}
 MAX_VALUES = 1 << 20
 """Limit of JSON values in a header: an empty list, two bytes of JSON, takes 64 bytes in memory."""
 
-MAX_VARIANTS = 64
-"""Number of variants that the manifest of a family keeps."""
+MAX_ROWS = 64
+"""Number of rows that the manifest of a family keeps."""
 
 MAX_MANIFEST_BYTES = 2 << 20
-"""Limit of a manifest or record. Where a manifest would be larger, the oldest variants are dropped; a variant with 500
+"""Limit of a manifest or record. Where a manifest would be larger, the oldest rows are dropped; a row with 500
 headers takes 50 KiB."""
 
 ENTRY, MANIFEST, RECORD = 1, 2, 3
-"""The kinds of file: a compiled artifact; the list of variants stored for one family of requests; and facts that this
+"""The kinds of file: a compiled artifact; the list of rows stored for one family of requests; and facts that this
 machine found out, such as the builds of its compilers, as one JSON object."""
 
 MAGIC = b"\x89NKC\r\n\x1a\n"  # like PNG's: a transfer in text mode changes these bytes
@@ -68,19 +68,19 @@ json_of = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
 
-Variant = dict[str, Any]
+StoredRow = dict[str, Any]
 """One of the entries that a manifest lists, by its `"key"`; its other fields are the caller's."""
 
 
-def variant_of(key: str, target: str, request: str) -> Variant:
+def row_of(key: str, target: str, request: str) -> StoredRow:
     """Describe an entry for its family's manifest: key, target, and the request with compilers and versions."""
     return {"key": key, "target": target, "request": request}
 
 
-_VARIANT_KINDS = (
+_ROW_KINDS = (
     ("family", str), ("target", str), ("request", str), ("file", str), ("paths", list),
 )  # fmt: skip
-"""Types of the optional fields of a variant that this version knows."""
+"""Types of the optional fields of a row that this version knows."""
 
 
 class DamagedEntry(ValueError):
@@ -244,22 +244,22 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     return parse_object(header, is_text=prefix[2] == ENTRY), records
 
 
-def decode_manifest(data: bytes, family: str) -> list[Variant]:
-    """Decode the variants that `encode_manifest` wrote.
+def decode_manifest(data: bytes, family: str) -> list[StoredRow]:
+    """Decode the rows that `encode_manifest` wrote.
 
     Raises:
-        DamagedEntry: As by `decode_entry`, or the file does not hold variants.
+        DamagedEntry: As by `decode_entry`, or the file does not hold rows.
     """
-    variants = decode_entry(data, family, MANIFEST).header.get("variants")
-    if type(variants) is not list or len(variants) > MAX_VARIANTS:
-        raise DamagedEntry("holds no list of variants")
-    for variant in variants:
-        if type(variant) is not dict or type(variant.get("key")) is not str:
-            raise DamagedEntry("holds a variant without a key")
-        for name, kind in _VARIANT_KINDS:
-            if name in variant and type(variant[name]) is not kind:
-                raise DamagedEntry(f"holds a variant whose {name} is a {type(variant[name]).__name__}")
-    return variants
+    rows = decode_entry(data, family, MANIFEST).header.get("variants")
+    if type(rows) is not list or len(rows) > MAX_ROWS:
+        raise DamagedEntry("holds no list of rows")
+    for row in rows:
+        if type(row) is not dict or type(row.get("key")) is not str:
+            raise DamagedEntry("holds a row without a key")
+        for name, kind in _ROW_KINDS:
+            if name in row and type(row[name]) is not kind:
+                raise DamagedEntry(f"holds a row whose {name} is a {type(row[name]).__name__}")
+    return rows
 
 
 def decode_record(data: bytes, name: str) -> Header:

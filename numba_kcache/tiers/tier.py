@@ -68,7 +68,7 @@ class Tier:
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if there is another one by now.
 
-        Of two processes that replace it at the same moment, the later one wins, and the other's variant is found again
+        Of two processes that replace it at the same moment, the later one wins, and the other's row is found again
         at the next compile. A tier that can replace it atomically has its own method.
         """
         if self.get(MANIFEST, family) != before:

@@ -32,7 +32,7 @@ def test_hit_imports_two_modules_of_the_store(tmp_path: Path) -> None:
     """A hit imports modules for opening the store, an entry and a manifest, and for the counters at exit."""
     store = open_store(tmp_path)
     store.put(entry_of(1))
-    store.add_variant(key_of(1), {"key": key_of(1)})
+    store.add_rows(key_of(1), {"key": key_of(1)})
     store.counters.add({"hits": 1})  # as the process that compiled did at its end
 
     hit, end = in_python(HIT, str(tmp_path), key_of(1)).splitlines()

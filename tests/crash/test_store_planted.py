@@ -62,7 +62,7 @@ def filled(root: Path) -> DiskStore:
     store = open_store(root)
     for number in (1, 2, 3):
         store.put(small_entry(number))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     store.put_record(key_of(1), {"a": 1})
     store.counters.add({"hits": 1})
     file_of(store, key_of(3)).write_bytes(b"torn")

@@ -155,9 +155,9 @@ def entries(bases: Bases, chance: random.Random) -> None:
         return
     with contextlib.suppress(ValueError):
         artifact = artifact_from_header(entry.header, entry.payloads, is_launched=True)
-        if len(artifact.entries) == 1:  # of several, the loader holds the one that is launched against it
-            assert not misfit(artifact, artifact.entries[0])
-        artifact.entry(artifact.entries[0].symbol, "x").symbol.encode()
+        if len(artifact.kernels) == 1:  # of several, the loader holds the one that is launched against it
+            assert not misfit(artifact, artifact.kernels[0])
+        artifact.kernel(artifact.kernels[0].symbol, "x").symbol.encode()
         detail = EntryDetail(bases.key, artifact, 1, 0.0, 1, {}, **facts_of(entry))
         assert all(each.isprintable() or each == "\n" for each in str(detail))
         assert json.dumps(detail.to_dict())
@@ -180,7 +180,7 @@ def manifests(bases: Bases, chance: random.Random) -> None:
     for request in bases.requests:
         assert all(entry_format.is_key(each.key) for each in session.candidates(request))
         found = session.find(request)
-        assert found is None or not misfit(found.artifact, found.artifact.entries[0])
+        assert found is None or not misfit(found.artifact, found.artifact.kernels[0])
     bases.paths[family].parent.mkdir(exist_ok=True)
     bases.paths[family].write_bytes(encoding.encode_manifest(family, bases.manifests[family]))
 

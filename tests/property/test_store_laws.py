@@ -135,11 +135,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert self.store.remove(key_of(number)) == self.model.remove(key_of(number))
 
     @rule(family=FAMILIES, name=st.sampled_from("abcd"), value=JSON)
-    def add_variant(self, family: int, name: str, value: object) -> None:
+    def add_rows(self, family: int, name: str, value: object) -> None:
         """New or again."""
         self.clock.now_s += 2 * HOUR_S
         variant = {"key": name, "value": value}
-        assert self.store.add_variant(key_of(family), variant) == self.model.add_variant(key_of(family), variant)
+        assert self.store.add_rows(key_of(family), variant) == self.model.add_rows(key_of(family), variant)
         self.store.writer.limits.wait()
 
     @rule(family=FAMILIES)

@@ -123,7 +123,7 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
     assert (tmp_path / "3.kcache").read_bytes() == (tmp_path / "4.kcache").read_bytes()
 
 
-def test_variant_goes_in_without_this_machine_s_inodes() -> None:
+def test_row_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header mean nothing elsewhere, and would make the bytes differ."""
     place = Place(0, "mine.h")
     transcript = Transcript(1, ((-1, ""),), {place: key_of(1)}, stats={place: FileStat(1, 2, 3, 4, 5)})
@@ -136,10 +136,10 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
 
 
 @pytest.mark.slow
-def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
+def test_row_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
     """A header set that this version cannot read is exported to no bundle and no tier; everything else is."""
     key = next(iter(filled.entries())).key
-    filled.session.local.add_variant("ab" * 32, {"key": key, "transcript": {"format": 99}})
+    filled.session.local.add_rows("ab" * 32, {"key": key, "transcript": {"format": 99}})
 
     assert filled.export_bundle(tmp_path / "b.kcache").entries == 4
     assert filled.push(f"{tmp_path / 'tier'}?readonly=0").entries == 4

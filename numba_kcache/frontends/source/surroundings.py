@@ -64,7 +64,7 @@ def with_folder_of_cupy(text: str, options: CompileOptions) -> CompileOptions:
 
 
 def _completed(artifact: Artifact, texts: Sequence[bytes]) -> Artifact:
-    from .entries import with_names
+    from .kernels import with_names
 
     return with_names(artifact, texts)
 
