@@ -23,8 +23,8 @@ from pathlib import Path
 from header import Result
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.store import ENTRY, StoredEntry
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import ENTRY, StoredEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = {

@@ -31,7 +31,7 @@ from header import Result
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numba_kcache.store.entry import ENTRY  # noqa: E402
+from numba_kcache.store import ENTRY  # noqa: E402
 from numba_kcache.tiers import lease  # noqa: E402
 from numba_kcache.tiers.redis import RedisTier  # noqa: E402
 from tests.support.redis_server import RedisServer, redis_server  # noqa: E402

@@ -34,9 +34,8 @@ from typing import Any
 from header import commit, write_json
 from xxhash import xxh3_128_digest
 
-from numba_kcache.store import encoding
+from numba_kcache.store import StoredEntry, encoding
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import StoredEntry
 
 SIZES = {"4 KB": 4_000, "50 KB": 50_000, "5 MB": 5_000_000}
 HEADER = {

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from . import store as entry_format
 from .engine import Session, arrived, refusal_of
 from .errors import BundleError, KCacheError, OptionError, why_of
 from .frontends import require_directory
@@ -25,9 +26,8 @@ from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json
 from .settings import read_settings
-from .store import entry as entry_format
+from .store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .store.encoding import check_payloads, encode_manifest
-from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
 from .tiers.chain import Chain
 from .tiers.checked_tier import CheckedTier

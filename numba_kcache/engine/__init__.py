@@ -60,9 +60,8 @@ from ..model import (
     trouble,
 )
 from ..settings import Settings, default_directory, misspelt, read_settings
-from ..store import renewed_in_children
+from ..store import is_key, renewed_in_children, row_of
 from ..store.disk import DiskStore, open_store
-from ..store.entry import is_key, row_of
 from ..toolchain import Identified, Toolchain
 
 if TYPE_CHECKING:  # a hit does not import these modules
@@ -74,7 +73,7 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers.roots import HeaderSearch
     from ..model import Origin
     from ..model.reason import Reason, ReasonKind
-    from ..store.entry import StoredEntry, StoredRow
+    from ..store import StoredEntry, StoredRow
     from ..tiers.chain import Chain
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier, TierReport

@@ -21,7 +21,7 @@ from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, Resolution, re
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
-from ..store.entry import MAX_TEXT_BYTES, StoredEntry, row_of
+from ..store import MAX_TEXT_BYTES, StoredEntry, row_of
 from ..toolchain import loaded
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from ..settings import working_directory
 if TYPE_CHECKING:
     from ..headers.roots import HeaderSearch
     from ..model import Origin
+    from ..store import StoredEntry
     from ..store.disk import DiskStore
-    from ..store.entry import StoredEntry
     from ..toolchain import Toolchain
 
 ComponentRecord = tuple[str, str, Any]

@@ -25,7 +25,7 @@ from .report import kinds_of, records_here, records_of, report_of, stored_of, te
 from .text import Explanation, Stored
 
 if TYPE_CHECKING:
-    from ..store.entry import StoredEntry
+    from ..store import StoredEntry
 
 _LEARNED = frozenset(("headers", "paths"))
 """Components that are known only after a compile; the recorded headers are compared instead."""

@@ -19,7 +19,7 @@ from .text import Stored
 
 if TYPE_CHECKING:
     from ..model import Origin
-    from ..store.entry import StoredEntry
+    from ..store import StoredEntry
 
 _MAX_TIME_S = 1e11
 """Some three thousand years, the range of the system's calendar functions, in seconds."""

@@ -21,7 +21,7 @@ from .roots import Roots, located
 from .transcript import Transcript, transcript_components, transcript_from_json, transcript_to_json
 
 if TYPE_CHECKING:
-    from ..store.entry import StoredRow
+    from ..store import StoredRow
 
 
 class Row(NamedTuple):

@@ -16,7 +16,7 @@ Method      Grammar of a parameter's type code:
 
             iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
             numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
-Not here    The header as it is written (header), the file that holds it (store.entry), the key that names it (keys),
+Not here    The header as it is written (header), the file that holds it (store), the key that names it (keys),
             the check of a whole artifact against its code (contradiction), and `Request`, which the engine looks up and
             builds for kernels of every kind (engine).
 Source      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":

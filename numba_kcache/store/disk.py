@@ -34,20 +34,25 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import ABSENT, FOLDERS, HEADERS, FoundFile, Tree, renewed_in_children
-from .entry import (
+from . import (
+    ABSENT,
     ENTRY,
+    FOLDERS,
+    HEADERS,
     MANIFEST,
     MAX_MANIFEST_BYTES,
     MAX_ROWS,
     RECORD,
     DamagedEntry,
+    FoundFile,
     Header,
     StoredEntry,
     StoredRow,
+    Tree,
     decode_entry,
     decode_manifest,
     decode_record,
+    renewed_in_children,
     require_key,
 )
 

@@ -1,8 +1,8 @@
 """Encode entries and manifests as the bytes of their files, and compress, decompress and check their payloads.
 
 Promise     Without zstandard, uncompressed payloads can be checked. A check holds one payload unpacked in memory.
-Not here    The format and decoding (entry). A hit on a small cubin, which is stored uncompressed, does not import this
-            module.
+Not here    The format and decoding (decode_entry). A hit on a small cubin, which is stored uncompressed, does not
+            import this module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from xxhash import xxh3_128_digest
 
 from ..keys import sha256
-from .entry import (
+from . import (
     ANY_RATIO_BYTES,
     DIGEST_BYTES,
     ENTRY,

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 from ..model import Event, EventKind, tell_wait
 from . import (
     ABSENT,
+    ENTRY,
     FOLDER,
     FOLDERS,
     HEADERS,
@@ -48,7 +49,6 @@ from . import (
     renewed_in_children,
     stat_in,
 )
-from .entry import ENTRY
 from .folders import LOCKS, QUARANTINE, Folder, unlink
 from .locks import LockFile
 

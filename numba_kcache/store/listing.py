@@ -15,13 +15,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import NamedTuple
-from . import FOLDERS, READ, FoundFile
-from .encoding import check_payloads
-from .entry import (
+from . import (
     ENTRY,
+    FOLDERS,
     MANIFEST,
+    READ,
     RECORD,
     DamagedEntry,
+    FoundFile,
     Header,
     PayloadRecord,
     Payloads,
@@ -32,6 +33,7 @@ from .entry import (
     decode_record,
     head_bytes,
 )
+from .encoding import check_payloads
 
 if TYPE_CHECKING:
     from .disk import Decode

@@ -33,9 +33,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from . import FOLDERS, READ, Tree, open_in, reached, rename_in, sync_data, unlink_in
+from . import (
+    ENTRY,
+    FOLDERS,
+    MANIFEST,
+    MAX_FILE_BYTES,
+    READ,
+    DamagedEntry,
+    StoredRow,
+    Tree,
+    open_in,
+    reached,
+    rename_in,
+    sync_data,
+    unlink_in,
+)
 from .encoding import encode_manifest, merge
-from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, StoredRow
 from .eviction import QUARANTINED, Limits, named, sum_of
 from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink, unwritable, words_of
 from .locks import KeyLocks, Turn

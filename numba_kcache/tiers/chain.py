@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ..model import Emit, tell_wait
+from ..store import StoredEntry, StoredRow
 from ..store.encoding import encode_entry
-from ..store.entry import StoredEntry, StoredRow
 from .checked_tier import CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from .. import store as entry_format
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
-from ..store import entry as entry_format
-from ..store import renewed_in_children
+from ..store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow, renewed_in_children
 from ..store.encoding import check_payloads, encode_manifest, merge
-from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from ..store.folders import LOCKS, Folder
 from .breaker import Away, Breaker
 from .tier import Tier, TierReport

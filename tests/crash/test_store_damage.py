@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed, small_entry
 
 FILES = {

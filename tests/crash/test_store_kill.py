@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import store as faults
-from numba_kcache.store import counters, eviction
+from numba_kcache.store import StoredEntry, counters, eviction
 from numba_kcache.store import writing as publish
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import StoredEntry
 from tests.support.stores import (
     Clock,
     children,

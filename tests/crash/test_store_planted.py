@@ -13,9 +13,9 @@ import pytest
 
 from numba_kcache.errors import BundleError
 from numba_kcache.model import EventKind
+from numba_kcache.store import ENTRY
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import SIGNATURE
 from tests.crash.test_store_damage import use_every_verb

@@ -33,6 +33,7 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import store as entry_format
 from numba_kcache.engine import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
@@ -42,9 +43,7 @@ from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe.detail import EntryDetail
 from numba_kcache.observe.info import CacheInfo, history_of
 from numba_kcache.observe.page import page
-from numba_kcache.store import encoding
-from numba_kcache.store import entry as entry_format
-from numba_kcache.store.entry import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry
+from numba_kcache.store import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry, encoding
 from numba_kcache.store.listing import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.trust import Trust

@@ -13,8 +13,8 @@ import pytest
 from numba_kcache import KernelCache, SettingsError, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
+from numba_kcache.store import ENTRY, MANIFEST
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisError, RedisTier
@@ -241,7 +241,7 @@ def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: 
     code = """
 import sys
 from numba_kcache import KernelCache
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 KernelCache(tiers=[sys.argv[1]]).session.store.put(StoredEntry("0" * 64, {}, {"cubin": b"x"}))
 sys.modules["redis"] = None
 """

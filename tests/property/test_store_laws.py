@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import check_payloads, encode_entry
-from numba_kcache.store.entry import DamagedEntry, StoredEntry, decode_entry
 from tests.support.memory_store import MemoryStore
 from tests.support.stores import HOUR_S, Clock, Events, file_of, key_of, open_store
 

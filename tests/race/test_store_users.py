@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import encoding, eviction, folders, listing, locks, writing
+from numba_kcache.store import ENTRY, encoding, eviction, folders, listing, locks, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import (
     Clock,

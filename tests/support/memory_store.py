@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba_kcache.store import FoundFile, Tree
+from numba_kcache.store import MANIFEST, FoundFile, StoredEntry, StoredRow, Tree, decode_entry, require_key
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
-from numba_kcache.store.entry import MANIFEST, StoredEntry, StoredRow, decode_entry, require_key
 from numba_kcache.store.eviction import LOW_WATER, choose, sum_of
 from numba_kcache.store.listing import EntryInfo, Removed, Usage, info_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numba_kcache.store import MANIFEST, StoredEntry, StoredRow
 from numba_kcache.store.encoding import encode_entry, encode_manifest
-from numba_kcache.store.entry import MANIFEST, StoredEntry, StoredRow
 from numba_kcache.tiers.trust import SIGNATURE
 
 

@@ -31,15 +31,15 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
+from numba_kcache import store as entry_frame
 from numba_kcache import store as faults
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
 from numba_kcache.headers.roots import Place
 from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
-from numba_kcache.store import entry as entry_frame
+from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.listing import payload_records
 from numba_kcache.store.writing import FAULT_POINTS
 from numba_kcache.tiers import bundle as form

@@ -17,10 +17,20 @@ import pytest
 
 from numba_kcache import store as system
 from numba_kcache.model import EventKind
-from numba_kcache.store import Tree, disk, eviction, folders, writing
+from numba_kcache.store import (
+    ENTRY,
+    MANIFEST,
+    MAX_ROWS,
+    StoredEntry,
+    Tree,
+    decode_entry,
+    disk,
+    eviction,
+    folders,
+    writing,
+)
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, MAX_ROWS, StoredEntry, decode_entry
 from numba_kcache.store.eviction import Limits, begin_pass
 from tests.support.stores import (
     HOUR_S,
@@ -1002,7 +1012,7 @@ def test_threads_unpack_at_once(root: Path) -> None:
 def test_importing_the_room_brings_in_no_heavy_module() -> None:
     """Logging, inspect, dataclasses, pathlib, hashlib and tempfile are imported only when an entry is stored."""
     code = (
-        "import sys; before = set(sys.modules); import numba_kcache.store.entry, numba_kcache.store.disk;"
+        "import sys; before = set(sys.modules); import numba_kcache.store.disk;"
         "print(*sorted({'logging','inspect','dataclasses','pathlib','hashlib','tempfile','subprocess'}"
         " & (set(sys.modules) - before)))"
     )

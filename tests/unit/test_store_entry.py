@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from numba_kcache.store import encoding
-from numba_kcache.store import entry as entry_format
+from numba_kcache import store as entry_format
+from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry, decode_manifest, encoding
 from numba_kcache.store.encoding import check_payloads, encode_entry, encode_manifest, merge
-from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry, decode_manifest
 from numba_kcache.store.listing import payload_records
 from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.breaker import Breaker
 from numba_kcache.tiers.chain import Chain

@@ -13,10 +13,9 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.settings import Settings, read_settings
-from numba_kcache.store import disk
+from numba_kcache.store import ENTRY, MANIFEST, StoredEntry, disk
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry
 from numba_kcache.store.signed import SignedTree
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
