@@ -1029,7 +1029,8 @@ class Kernel(Launches):
                 found = self._exactly(target, variant)
                 if found.uncacheable:
                     raise request.refusal(found.uncacheable)
-                require_directory(self._session(), f"store {request.label}", found.key)
+                if found.source != "disk":  # else it is there, and would be read again
+                    require_directory(self._session(), f"store {request.label}", found.key)
 
     @shortening
     def key(self, arch: Arch | None = None, signature: Any = None) -> str:
