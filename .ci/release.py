@@ -117,7 +117,7 @@ def changelog(tag: str, root: Path = ROOT) -> None:
     """Compare CHANGELOG.md with a tag and the code."""
     numbers = [
         re.findall(rf"^{name} = (\d+)", (root / "numba_kcache" / file).read_text(), re.MULTILINE)[0]
-        for name, file in (("SCHEMA", "keys.py"), ("FORMAT", "store/entry.py"))
+        for name, file in (("SCHEMA", "keys.py"), ("FORMAT", "store/__init__.py"))
     ]
     if problem := problem_of((root / "CHANGELOG.md").read_text(), tag.removeprefix("v"), *numbers):
         raise SystemExit(f"cannot release {tag}: {problem}")

@@ -19,8 +19,8 @@ from pathlib import Path
 from harness import ROOT, Folders, Result, rounds, run, seconds
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.store import ENTRY, StoredEntry
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import ENTRY, StoredEntry
 
 VERBS = {
     "info": ("info",),

@@ -29,7 +29,7 @@ from harness import ROOT, Folders, Result, answer, run, start
 
 sys.path.insert(0, str(ROOT))
 
-from numba_kcache.store.entry import ENTRY
+from numba_kcache.store import ENTRY
 from numba_kcache.tiers import lease
 from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import RedisServer, redis_server

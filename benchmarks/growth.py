@@ -168,9 +168,9 @@ def fill(count: int, first: int, step: int) -> None:
             return built[0]
         found = re.search(r"\+ (\d+)\.0f", request.source)
         assert found
-        (entry,) = built[0].entries
-        entry = entry._replace(name=f"k{found[1]}", symbol=f"k{found[1]}")
-        return built[0]._replace(entries=(entry,), cubin=patched(built[0].cubin, FIRST + first, int(found[1])))
+        (kernel,) = built[0].kernels
+        kernel = kernel._replace(name=f"k{found[1]}", symbol=f"k{found[1]}")
+        return built[0]._replace(kernels=(kernel,), cubin=patched(built[0].cubin, FIRST + first, int(found[1])))
 
     source_build.build_source = build
     for number in range(first, count, step):

@@ -31,9 +31,8 @@ from typing import Any, NamedTuple
 from harness import Folders, Result, answer, run, start, versions
 from xxhash import xxh3_128_digest
 
-from numba_kcache.store import encoding
+from numba_kcache.store import StoredEntry, encoding
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import StoredEntry
 
 SIZES = {"4 KB": 4_000, "50 KB": 50_000, "5 MB": 5_000_000}
 ROOM_BYTES = 2_000_000_000

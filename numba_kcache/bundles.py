@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from . import store as entry_format
 from .engine import Session, arrived, refusal_of
 from .errors import BundleError, KCacheError, OptionError, why_of
 from .frontends import require_directory
@@ -25,9 +26,8 @@ from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json
 from .settings import read_settings
-from .store import entry as entry_format
+from .store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .store.encoding import check_payloads, encode_manifest
-from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
 from .tiers.chain import Chain
 from .tiers.checked_tier import CheckedTier
@@ -137,10 +137,10 @@ def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
 
 
 def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield each manifest with only the variants of these entries, in an order determined by them."""
-    for family, variants in session.local.manifests():
+    """Yield each manifest with only the rows of these entries, in an order determined by them."""
+    for family, rows in session.local.manifests():
         kept = []
-        for each in sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"])):
+        for each in sorted((each for each in rows if each["key"] in keys), key=lambda each: str(each["key"])):
             with suppress(ValueError):  # a header set of another version, which cannot be used
                 kept.append(without_stats(each))
         if kept:
@@ -162,7 +162,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
     cannot = f"cannot import the bundle {bundle.name}"
     try:
         for each in bundle.manifests:
-            _variants(bundle, each)  # checked only; read again below, since all at once take too much memory
+            _rows(bundle, each)  # checked only; read again below, since all at once take too much memory
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
         require_directory(session, f"import the bundle {bundle.name}")
         session.local.require_room(sum(each.size_bytes for each in new))
@@ -177,7 +177,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
                 cannot, f"the cache took {number} of {len(new)} entries", "`numba-kcache doctor` may say why"
             )
     for each in bundle.manifests:
-        session.local.add_variant(each.key, *reversed(_variants(bundle, each)))
+        session.local.add_rows(each.key, *reversed(_rows(bundle, each)))
     return bundle.report
 
 
@@ -195,12 +195,12 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     return session.local.peek(file.key) is None
 
 
-def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
-    variants = entry_format.decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
+def _rows(bundle: Bundle, file: BundledFile) -> list[StoredRow]:
+    rows = entry_format.decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
     held = {each.key for each in bundle.entries}
-    if any(variant["key"] not in held for variant in variants):
+    if any(row["key"] not in held for row in rows):
         raise DamagedEntry(f"the manifest {file.key} names an entry that the bundle lacks")
-    return variants
+    return rows
 
 
 class Moved(NamedTuple):
@@ -242,7 +242,7 @@ def push(session: Session, to: str | None) -> Moved:
         if data and tier.put_now(entry_format.decode_entry(data, key), data):
             copied[key] = len(data)
     for family, data in _manifests(session, present.union(copied)):
-        tier.add_variant_now(family, *reversed(entry_format.decode_manifest(data, family)))
+        tier.add_rows_now(family, *reversed(entry_format.decode_manifest(data, family)))
     tier.close()
     failed = len(chosen) - len(copied) - len(present)
     return Moved(tier.tier.name, len(copied), sum(copied.values()), len(present), failed)
@@ -269,9 +269,9 @@ def pull(session: Session, source: str | None) -> Moved:
     copied = {key for key in found if session.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
-        variants = [each for each in tier.get_manifest(family) if each["key"] in copied | present]
-        if variants:
-            session.local.add_variant(family, *reversed(variants))
+        rows = [each for each in tier.get_manifest(family) if each["key"] in copied | present]
+        if rows:
+            session.local.add_rows(family, *reversed(rows))
     tier.close()
     return Moved(tier.tier.name, len(copied), size_bytes, len(present), len(keys) - len(present) - len(copied))
 

@@ -205,7 +205,7 @@ def _resolve_ahead(kernel: Kernel) -> None:
     try:
         for variant in kernel._variants(None):
             if device is not None:
-                definition.entry(kernel._resolutions.for_device(device, variant).artifact)
+                definition.kernel_in(kernel._resolutions.for_device(device, variant).artifact)
             for target in kernel._arch:
                 definition.check_target(target)
                 kernel._exactly(target, variant)

@@ -17,7 +17,7 @@ from .errors import EntryError, LaunchConfigError, OptionError, shorten, shorten
 from .frontends import Kernel, Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
 from .keys import Component
-from .model import Artifact, Entry, ModuleEntries, Target
+from .model import Artifact, CompiledKernel, ModuleKernels, Target
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -56,7 +56,7 @@ class CachedModule:
     """
 
     def __init__(self, definition: ModuleDefinition) -> None:
-        entries = definition.module or ModuleEntries()
+        entries = definition.module or ModuleKernels()
         self.lazy = entries.lazy
         self._names = dict.fromkeys(entries.names)
         self._definition = definition
@@ -109,16 +109,16 @@ class CachedModule:
         why = "it is a module, whose kernels have names"
         raise LaunchConfigError(f"cannot launch {self._label}", why, f'write module["{name}"][grid, block](...)')
 
-    def _find(self, artifact: Artifact, name: str) -> Entry:
+    def _find(self, artifact: Artifact, name: str) -> CompiledKernel:
         return self._definition.find(artifact, name)
 
     @shortening
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names or [each.name for each in self._artifact().entries])
+        return iter(self._names or [each.name for each in self._artifact().kernels])
 
     @shortening
     def __len__(self) -> int:
-        return len(self._names or self._artifact().entries)
+        return len(self._names or self._artifact().kernels)
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -217,7 +217,7 @@ class CachedModule:
     def _known(self) -> Artifact | None:
         """An artifact that lists the module's kernels, if there is one without compiling or loading."""
         if self._names:
-            return Artifact("cuda", Target(0, 0), tuple(Entry(name, name) for name in self._names), b"")
+            return Artifact("cuda", Target(0, 0), tuple(CompiledKernel(name, name) for name in self._names), b"")
         for found in self._whole._resolutions.known().values():
             return found.artifact
         return None
@@ -238,7 +238,7 @@ class CachedModule:
         whole = self._session().find(self._whole._request(target, variant))
         if whole is None:
             return False
-        names = self._names or [each.name for each in whole.artifact.entries]
+        names = self._names or [each.name for each in whole.artifact.kernels]
         kernels = (self[name]._definition for name in names)
         return are_linked(whole, kernels, self._session())  # type: ignore[arg-type]  # they are of this module
 
@@ -282,7 +282,7 @@ def cached_module(
                 raise OptionError(f"cannot use {refused}={given[refused]!r}", "a module has many kernels", hint)
         if type(lazy) is not bool:
             raise OptionError(f"cannot use lazy={lazy!r}", f"it is a {type(lazy).__name__}", "write True or False")
-        return CachedModule(define_module(source_or_path, given, ModuleEntries(_checked_names(names), lazy), depth=2))
+        return CachedModule(define_module(source_or_path, given, ModuleKernels(_checked_names(names), lazy), depth=2))
     except Exception as error:
         shorten(error)
         raise

@@ -81,7 +81,7 @@ class Programs:
         seconds, since_ns, events = self._end(name)
         headers = self._read(name, code, since_ns, events)
         if not headers.untracked:
-            _keep_row(name, code, headers.variant)
+            _keep_row(name, code, headers.row)
         label = f"{_LABEL} {getattr(value, 'name', '')}".strip()
         meta = {"resource": _LABEL, "code_type": str(getattr(value, "code_type", ""))}
         components = self._components(name)

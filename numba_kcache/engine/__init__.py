@@ -60,9 +60,8 @@ from ..model import (
     trouble,
 )
 from ..settings import Settings, default_directory, misspelt, read_settings
-from ..store import renewed_in_children
+from ..store import is_key, renewed_in_children, row_of
 from ..store.disk import DiskStore, open_store
-from ..store.entry import is_key, variant_of
 from ..toolchain import Identified, Toolchain
 
 if TYPE_CHECKING:  # a hit does not import these modules
@@ -74,7 +73,7 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers.roots import HeaderSearch
     from ..model import Origin
     from ..model.reason import Reason, ReasonKind
-    from ..store.entry import StoredEntry, Variant
+    from ..store import StoredEntry, StoredRow
     from ..tiers.chain import Chain
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier, TierReport
@@ -88,8 +87,8 @@ if TYPE_CHECKING:  # a hit does not import these modules
         def put(self, entry: StoredEntry) -> bool:
             """Store an entry. Returns True if it was stored locally."""
 
-        def add_variant(self, family: str, *variants: Variant) -> bool:
-            """Put variants before those of a manifest. Returns True if they were stored locally."""
+        def add_rows(self, family: str, *rows: StoredRow) -> bool:
+            """Put rows before those of a manifest. Returns True if they were stored locally."""
 
     class Declared(Protocol):
         """The resolutions of a kernel whose signatures are known before a launch (`signature=`)."""
@@ -407,7 +406,7 @@ class Candidate(NamedTuple):
     components: tuple[Component, ...]
     tier: CheckedTier | None
     key: str
-    row: Variant | None
+    row: StoredRow | None
 
 
 # -- looking up --------------------------------------------------------------------------------------------------------
@@ -632,8 +631,8 @@ class Lookup:
                 continue
             if tier is not None:
                 source = "tier"
-                row = row or variant_of(key, artifact.target.name, derive(named))
-                self.local.add_variant(family_of(named), row)  # so that the next process need not ask the tier
+                row = row or row_of(key, artifact.target.name, derive(named))
+                self.local.add_rows(family_of(named), row)  # so that the next process need not ask the tier
             if not is_counted:
                 return Resolution(artifact, key, source)
             return self._hit(request, key, artifact, source, time.perf_counter() - start, row)
@@ -673,12 +672,12 @@ class Lookup:
                 tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
                 if found.renewed is not None and tier is None and self.settings.mode == "readwrite" and not peeks:
-                    self.local.add_variant(family, found.renewed)
-                yield Candidate(request, components, tier, found.key, found.renewed or found.variant)
+                    self.local.add_rows(family, found.renewed)
+                yield Candidate(request, components, tier, found.key, found.renewed or found.stored)
                 return
 
     def _hit(
-        self, request: Request, key: str, artifact: Artifact, source: str, seconds: float, row: Variant | None
+        self, request: Request, key: str, artifact: Artifact, source: str, seconds: float, row: StoredRow | None
     ) -> Resolution:
         self.remember(key, artifact)
         if self.toolchain.is_dirty:

@@ -21,7 +21,7 @@ from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, Resolution, re
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
-from ..store.entry import MAX_TEXT_BYTES, StoredEntry, variant_of
+from ..store import MAX_TEXT_BYTES, StoredEntry, row_of
 from ..toolchain import loaded
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def publish(
         return
     if is_stored:
         family = family_of(components)
-        row = variant_of(key, artifact.target.name, derive(components))
-        cache.store.add_variant(family, {**row, **headers.variant})
+        row = row_of(key, artifact.target.name, derive(components))
+        cache.store.add_rows(family, {**row, **headers.row})
         history.append(cache.local, subject, row, family)
 
 
@@ -166,7 +166,7 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
     session.refused.discard(key)
     if session.stores:
         publish(session, request, actual, headers, artifact, key)
-    return Resolution(artifact, key, "compiled", row=headers.variant)
+    return Resolution(artifact, key, "compiled", row=headers.row)
 
 
 def _compare(session: Session, request: Request, key: str, artifact: Any) -> None:

@@ -22,7 +22,7 @@ from ..store.listing import payload_records
 from . import refusal_of
 
 if TYPE_CHECKING:
-    from ..store import Found
+    from ..store import FoundFile
     from ..store.listing import Problem
     from . import Lookup, Session
 
@@ -58,7 +58,7 @@ def keys_named(lookup: Lookup, name: str) -> list[str]:
     return [each.key for each in listed if any(fnmatchcase(kernel, name) for kernel in each.kernels)]
 
 
-def find_entry(lookup: Lookup, which: str) -> Found:
+def find_entry(lookup: Lookup, which: str) -> FoundFile:
     """Find the file of the entry that a user means: by the start of its key, else by the name of a kernel in it.
 
     Of several entries with such a kernel, the one used last is taken.
@@ -76,7 +76,7 @@ def find_entry(lookup: Lookup, which: str) -> Found:
     return found[0]
 
 
-def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDetail:
+def detail_of(lookup: Lookup, file: FoundFile, hits: Mapping[str, int]) -> EntryDetail:
     """Read the details of an entry.
 
     Args:

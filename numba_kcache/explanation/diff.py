@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import in_cells
 from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
-from .history import KINDS, Record
+from .history import KINDS, ComponentRecord
 
 _WITH_PARTS = frozenset((
     "entry", "options", "target", "link", "environment", "argument types", "lines", "depends", "compilers", "versions",
@@ -32,11 +32,11 @@ class Difference(NamedTuple):
     """A component that differs between two requests, with its record in each; None for a request that lacks it."""
 
     name: str
-    old: Record | None
-    new: Record | None
+    old: ComponentRecord | None
+    new: ComponentRecord | None
 
 
-def diff(old: Sequence[Record], new: Sequence[Record]) -> tuple[Difference, ...]:
+def diff(old: Sequence[ComponentRecord], new: Sequence[ComponentRecord]) -> tuple[Difference, ...]:
     """Every component that differs between two lists of records, in the order of `new`, then those only in `old`."""
     before = {each[0]: each for each in old}
     after = {each[0] for each in new}
@@ -61,7 +61,9 @@ def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
     return found or (kinds[max(starts, key=len)] if starts else ReasonKind.UNKNOWN)
 
 
-def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, ReasonKind]) -> list[Reason]:
+def compare(
+    old: Sequence[ComponentRecord], new: Sequence[ComponentRecord], kinds: Mapping[str, ReasonKind]
+) -> list[Reason]:
     """List every reason why two lists of component records have different keys."""
     differences, whole = diff(old, new), {*KINDS, *kinds}
     parts = [each.name for each in differences if each.name not in whole]
@@ -125,7 +127,7 @@ def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
     return f"link[{index}] {name or kind}", f"sha256 {str(digest)[:12]}"
 
 
-def _whole(record: Record | None, value: Any) -> str | None:
+def _whole(record: ComponentRecord | None, value: Any) -> str | None:
     """Show a component's value if it is recorded, else its digest."""
     if record is None:
         return None

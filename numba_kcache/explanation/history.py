@@ -28,11 +28,11 @@ from ..settings import working_directory
 if TYPE_CHECKING:
     from ..headers.roots import HeaderSearch
     from ..model import Origin
+    from ..store import StoredEntry
     from ..store.disk import DiskStore
-    from ..store.entry import StoredEntry
     from ..toolchain import Toolchain
 
-Record = tuple[str, str, Any]
+ComponentRecord = tuple[str, str, Any]
 """Name, digest and value of a component."""
 
 KINDS: Mapping[str, ReasonKind] = {
@@ -161,7 +161,7 @@ def built_here() -> dict[str, str]:
 
 def append(store: DiskStore, subject: Subject, row: Mapping[str, Any], family: str) -> None:
     """Add an entry that was just stored, by its row in its family's manifest, to its kernel's history."""
-    store.add_variant(history_name(subject), {**row, "family": family, "file": _digest(subject.file)}, most=_RECORDS)
+    store.add_rows(history_name(subject), {**row, "family": family, "file": _digest(subject.file)}, most=_RECORDS)
 
 
 def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:

@@ -20,12 +20,12 @@ from ..keys import Component, derive, family_of, names_a_compiler
 from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
 from .diff import compare, with_line
-from .history import LOOKED_AT, NEVER_STORED, Evidence, Record, Subject, history_of, peek, read_history
+from .history import LOOKED_AT, NEVER_STORED, ComponentRecord, Evidence, Subject, history_of, peek, read_history
 from .report import kinds_of, records_here, records_of, report_of, stored_of, texts_here, texts_of
 from .text import Explanation, Stored
 
 if TYPE_CHECKING:
-    from ..store.entry import StoredEntry
+    from ..store import StoredEntry
 
 _LEARNED = frozenset(("headers", "paths"))
 """Components that are known only after a compile; the recorded headers are compared instead."""
@@ -55,7 +55,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         evidence: The state of the cache.
     """
 
-    def compared(records: Sequence[Record]) -> list[Record]:
+    def compared(records: Sequence[ComponentRecord]) -> list[ComponentRecord]:
         """Leave out what is known only after a compile, and the compilers if code of any is accepted."""
         skipped = [each[0] for each in records if any_compiler and names_a_compiler(each[0])]
         return [each for each in records if each[0] not in _LEARNED and each[0] not in skipped]
@@ -92,9 +92,9 @@ def _distance(reasons: Sequence[Reason]) -> tuple[int, int]:
     return sum(each.component in _USUALLY_DIFFERENT for each in reasons), len(reasons)
 
 
-def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evidence) -> Reason:
+def _gone(listed: Mapping[str, Any], entry: StoredEntry | None, evidence: Evidence) -> Reason:
     """The reason why the entry stored for exactly this request is not a hit."""
-    for key in (str(variant["key"]), str(variant.get("family"))):
+    for key in (str(listed["key"]), str(listed.get("family"))):
         why = evidence.damaged.get(key) or (evidence.store.damage(key) if entry is None else "")
         if why:
             return Reason(ReasonKind.DAMAGED, new=why)
@@ -134,7 +134,7 @@ def _placed(text: str, origin: Origin) -> Origin:
     return Origin(origin.path, first_line(text, origin) or 0)
 
 
-def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason]:
+def _header_reasons(subject: Subject, listed: Mapping[str, Any], evidence: Evidence) -> list[Reason]:
     """List the changes in the headers of an entry; empty if the headers are no longer recorded."""
     if not subject.headers:
         return []
@@ -149,8 +149,8 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
         Change.ANSWER: ReasonKind.HEADER_ANSWER,
     }
     roots = subject.headers.roots(evidence.toolchain)
-    for each in evidence.store.peek_manifest(str(variant.get("family"))):
-        if each["key"] != variant["key"]:
+    for each in evidence.store.peek_manifest(str(listed.get("family"))):
+        if each["key"] != listed["key"]:
             continue
         try:
             row = read_row(each)
@@ -179,8 +179,8 @@ def explain_entry(key: str, evidence: Evidence) -> Explanation:
         return Explanation("", "", key, "not stored", reasons=(reason,))
     report, stored = report_of(entry), stored_of(entry)
     others: list[tuple[Stored, tuple[Reason, ...]]] = []
-    for variant in read_history(str(report.get("history")), evidence):
-        other = peek(str(variant["key"]), evidence) if variant["key"] != key else None
+    for listed in read_history(str(report.get("history")), evidence):
+        other = peek(str(listed["key"]), evidence) if listed["key"] != key else None
         if other is not None and len(others) < LOOKED_AT:
             others.append((stored_of(other), tuple(_between(other, entry))))
     return Explanation(stored.kernel, stored.target, key, "stored", "disk", entry=stored, others=tuple(others))

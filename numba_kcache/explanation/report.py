@@ -14,12 +14,12 @@ from ..keys import Component
 from ..model import BUILT
 from ..model.json_values import read_json
 from ..model.reason import ReasonKind
-from .history import Record, Subject, module_of
+from .history import ComponentRecord, Subject, module_of
 from .text import Stored
 
 if TYPE_CHECKING:
     from ..model import Origin
-    from ..store.entry import StoredEntry
+    from ..store import StoredEntry
 
 _MAX_TIME_S = 1e11
 """Some three thousand years, the range of the system's calendar functions, in seconds."""
@@ -44,7 +44,7 @@ def texts_of(entry: StoredEntry) -> dict[str, str]:
     return {_as_imported(name, module): text for name, text in texts.items() if isinstance(text, str)}
 
 
-def records_of(report: Mapping[str, Any]) -> list[Record]:
+def records_of(report: Mapping[str, Any]) -> list[ComponentRecord]:
     """Read the component records of a report; malformed ones are left out."""
     rows = report.get("components")
     return [
@@ -54,7 +54,7 @@ def records_of(report: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def records_here(subject: Subject, components: Sequence[Component]) -> list[Record]:
+def records_here(subject: Subject, components: Sequence[Component]) -> list[ComponentRecord]:
     """Make the records of a request's components, as `records_of` would read them from the report of its entry."""
     report = {"module": module_of(subject.file), "components": [each.record() for each in components]}
     return records_of(json.loads(json.dumps(report, default=bytes.hex)))

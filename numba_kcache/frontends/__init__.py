@@ -58,7 +58,7 @@ from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch
 from ..model import (
     Artifact,
     Choice,
-    Entry,
+    CompiledKernel,
     Event,
     EventKind,
     Resolution,
@@ -329,13 +329,13 @@ class Definition:
 
     # -- launches -----------------------------------------------------------------------------------
 
-    def entry(self, artifact: Artifact) -> Entry:
+    def kernel_in(self, artifact: Artifact) -> CompiledKernel:
         """Pick the kernel out of an artifact.
 
         Raises:
             EntryError: The artifact does not contain it.
         """
-        return artifact.entries[0]
+        return artifact.kernels[0]
 
     def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
         """Launch options for an artifact; None for plain launches."""
@@ -353,10 +353,10 @@ class Definition:
             attributes: Launch attributes, as `Launcher` takes them.
             more: `artifact`; `debug`: wait for each launch; `otherwise`: takes arguments that the launcher refuses.
         """
-        parameters = loaded.entry.parameters
+        parameters = loaded.compiled.parameters
         return Launcher(
             loaded,
-            self.name or loaded.entry.name,
+            self.name or loaded.compiled.name,
             parameters,
             strided="strided" in self.options and bool(self.options["strided"]),
             relaunch=relaunch,
@@ -802,7 +802,7 @@ class Launches(Configurations):
             session, resolution, module = shared
             session.users.add(self)
             try:
-                loaded = module.kernel(definition.entry(resolution.artifact))
+                loaded = module.kernel(definition.kernel_in(resolution.artifact))
             except CodeRefusedError:
                 pass  # the same error comes again below, and is handled there
         if loaded is None:
@@ -815,12 +815,12 @@ class Launches(Configurations):
             resolution = resolutions.for_device(device.target, variant, session)
             artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
             try:
-                loaded = load(artifact, definition.entry(artifact), key, device, stored=resolution.is_stored)
+                loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=resolution.is_stored)
             except CodeRefusedError as error:
                 resolutions.give_up(resolution, error)
                 resolution = resolutions.for_device(device.target, variant, session)
                 artifact, key = resolution.artifact, resolution.key or resolution.name
-                loaded = load(artifact, definition.entry(artifact), key, device, stored=False)
+                loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=False)
             if variant is None:
                 resolutions.shared = session, resolution, loaded.module
         has_variants, artifact = definition.has_variants, resolution.artifact
@@ -842,7 +842,7 @@ class Launches(Configurations):
         return found
 
     def _name_on(self, loaded: LoadedKernel) -> str:
-        return self._definition.name or loaded.entry.name
+        return self._definition.name or loaded.compiled.name
 
     def _ordered(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Put positional and named arguments of a kind with variants into the order of its parameters."""
@@ -971,7 +971,7 @@ class Kernel(Launches):
 
     def _exactly(self, target: Target, variant: Variant) -> Resolution:
         found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
-        self._definition.entry(found.artifact)  # raises EntryError if there is no such kernel
+        self._definition.kernel_in(found.artifact)  # raises EntryError if there is no such kernel
         return found
 
     # -- templates ----------------------------------------------------------------------------------
@@ -1029,7 +1029,8 @@ class Kernel(Launches):
                 found = self._exactly(target, variant)
                 if found.uncacheable:
                     raise request.refusal(found.uncacheable)
-                require_directory(self._session(), f"store {request.label}", found.key)
+                if found.source != "disk":  # else it is there, and would be read again
+                    require_directory(self._session(), f"store {request.label}", found.key)
 
     @shortening
     def key(self, arch: Arch | None = None, signature: Any = None) -> str:
@@ -1088,8 +1089,8 @@ class Kernel(Launches):
             return read(self._any_artifact())
         return read(self._exactly(target or self._targets(None)[0], self._variants(signature)[0]).artifact)
 
-    def _read_entry(self, name: str) -> Any:
-        return self._read(lambda artifact: getattr(self._definition.entry(artifact), name))
+    def _read_kernel(self, name: str) -> Any:
+        return self._read(lambda artifact: getattr(self._definition.kernel_in(artifact), name))
 
     def _measured(self, measure: Callable[..., Any], what: Any, signature: Any) -> Any:
         """Measure the kernel on the current device."""
@@ -1127,7 +1128,7 @@ class Kernel(Launches):
     @shortening
     def params(self) -> Any:
         """The parameters, in order: C++ type, offset and size in bytes."""
-        return self._read_entry("parameters")
+        return self._read_kernel("parameters")
 
     @property
     @shortening
@@ -1139,25 +1140,25 @@ class Kernel(Launches):
     @shortening
     def regs_per_thread(self) -> Any:
         """Registers per thread."""
-        return self._read_entry("registers")
+        return self._read_kernel("registers")
 
     @property
     @shortening
     def shared_mem_per_block(self) -> Any:
         """Static shared memory per block, in bytes."""
-        return self._read_entry("shared_bytes")
+        return self._read_kernel("shared_bytes")
 
     @property
     @shortening
     def local_mem_per_thread(self) -> Any:
         """Local memory per thread, in bytes."""
-        return self._read_entry("local_bytes")
+        return self._read_kernel("local_bytes")
 
     @property
     @shortening
     def const_mem_size(self) -> Any:
         """Constant memory of the module's own variables, in bytes."""
-        return self._read_entry("const_bytes")
+        return self._read_kernel("const_bytes")
 
     @property
     @shortening
@@ -1269,11 +1270,11 @@ class Kernel(Launches):
         return found
 
     def __repr__(self) -> str:
-        name, label, entry = self.__name__, self._label, self._entry_at_hand()
+        name, label, compiled = self.__name__, self._label, self._kernel_at_hand()
         if "__wrapped__" in self.__dict__:
             name = f"{self.__module__}.{self.__qualname__}"
-        parameters = f"({', '.join(map(str, entry.parameters))})" if entry is not None and entry.typed else ""
-        name = entry.name if name == label and entry is not None else name
+        parameters = f"({', '.join(map(str, compiled.parameters))})" if compiled is not None and compiled.typed else ""
+        name = compiled.name if name == label and compiled is not None else name
         return f"<Kernel {name}{parameters}{'' if '.' in name or name == label else f' of {label}'}>"
 
     def _signature(self) -> Any:
@@ -1281,12 +1282,12 @@ class Kernel(Launches):
         import inspect
         import keyword
 
-        entry, thing = self._entry_at_hand(), self._definition.thing
-        if entry is None:
+        compiled, thing = self._kernel_at_hand(), self._definition.thing
+        if compiled is None:
             return inspect.signature(getattr(thing, "py_func", thing)) if self._definition.has_variants else None
         found: dict[str, inspect.Parameter] = {}
         kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        for index, each in reversed(list(enumerate(entry.parameters))):
+        for index, each in reversed(list(enumerate(compiled.parameters))):
             name = each.name
             if not name.isidentifier() or keyword.iskeyword(name) or name in found:
                 # the parameters before a positional-only one must be positional-only too
@@ -1294,10 +1295,10 @@ class Kernel(Launches):
             found[name] = inspect.Parameter(name, kind, annotation=each.c_type or f"{each.size} bytes")
         return inspect.Signature(list(found.values())[::-1])
 
-    def _entry_at_hand(self) -> Entry | None:
+    def _kernel_at_hand(self) -> CompiledKernel | None:
         """The kernel in a resolved artifact; None if there is none yet, or the code depends on the arguments' types."""
         for found in () if self._definition.has_variants else self._resolutions.known().values():
-            return self._definition.entry(found.artifact)
+            return self._definition.kernel_in(found.artifact)
         return None
 
     def __reduce__(self) -> Any:

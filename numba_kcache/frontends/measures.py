@@ -32,7 +32,7 @@ ATTRIBUTES = (
 
 def attributes(loaded: LoadedKernel) -> dict[str, int]:
     """Attributes that the driver reports for a function, by the names of `ATTRIBUTES`."""
-    ask, name = bindings().cuFuncGetAttribute, loaded.entry.name
+    ask, name = bindings().cuFuncGetAttribute, loaded.compiled.name
     return {each: int(done(ask(n, loaded.function), f"ask {name}")) for n, each in enumerate(ATTRIBUTES)}
 
 

@@ -14,10 +14,10 @@ class HeadersRead(NamedTuple):
 
     Args:
         components: Components that they add to the key.
-        variant: Fields that they add to the manifest's variant.
+        row: Fields that they add to the manifest's row.
         untracked: Reason why they cannot be tracked; "" if they are.
     """
 
     components: tuple[Component, ...] = ()
-    variant: Mapping[str, Any] = {}
+    row: Mapping[str, Any] = {}
     untracked: str = ""

@@ -21,7 +21,7 @@ from .roots import Roots, located
 from .transcript import Transcript, transcript_components, transcript_from_json, transcript_to_json
 
 if TYPE_CHECKING:
-    from ..store.entry import Variant
+    from ..store import StoredRow
 
 
 class Row(NamedTuple):
@@ -44,21 +44,21 @@ Index = Iterable[Mapping[str, Any]]
 """The rows of one kernel as they are stored, newest first."""
 
 
-class Found(NamedTuple):
+class FoundKey(NamedTuple):
     """The outcome of a look-up by transcripts.
 
     Args:
         key: The key derived from the transcript that matches; None if none matches.
         renewed: The row with newer stats if contents had to be compared.
-        variant: The row, as it is stored.
+        stored: The row, as it is stored.
     """
 
     key: str | None
-    renewed: Variant | None = None
-    variant: Variant | None = None
+    renewed: StoredRow | None = None
+    stored: StoredRow | None = None
 
 
-def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any_compiler: bool) -> Found:
+def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any_compiler: bool) -> FoundKey:
     """Find the first row whose headers are unchanged, and derive its key.
 
     Args:
@@ -83,8 +83,8 @@ def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any
             renewed = None
             if outcome.refreshed is not None:
                 renewed = {**stored, "transcript": transcript_to_json(outcome.refreshed)}
-            return Found(key, renewed, dict(stored))
-    return Found(None)
+            return FoundKey(key, renewed, dict(stored))
+    return FoundKey(None)
 
 
 def is_unchanged(stored: Mapping[str, Any], roots: Roots) -> bool:
@@ -120,11 +120,11 @@ def headers_of(stored: Mapping[str, Any]) -> HeadersRead:
     if "transcript" not in stored:
         return HeadersRead()
     row = read_row(stored)
-    variant = {"transcript": stored["transcript"], "paths": [*row.paths]}
-    return HeadersRead(transcript_components(row.transcript, row.paths), variant)
+    of_key = {"transcript": stored["transcript"], "paths": [*row.paths]}
+    return HeadersRead(transcript_components(row.transcript, row.paths), of_key)
 
 
-def without_stats(stored: Variant) -> Variant:
+def without_stats(stored: StoredRow) -> StoredRow:
     """Make the row for other machines, without inodes and times, which are meaningless there."""
     if "transcript" not in stored:
         return stored

@@ -105,14 +105,14 @@ def blocks_of_multiprocessor(kernel: LoadedKernel, threads: int, dynamic_bytes: 
     """Blocks of this size that a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
     kernel.allow_shared(dynamic_bytes)
     answer = bindings().cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.function, threads, dynamic_bytes)
-    return int(done(answer, f"query the occupancy of {kernel.entry.name}"))
+    return int(done(answer, f"query the occupancy of {kernel.compiled.name}"))
 
 
 def potential_block_size(kernel: LoadedKernel, dynamic_bytes: int) -> int:
     """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
     kernel.allow_shared(dynamic_bytes)
     status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(kernel.function, 0, dynamic_bytes, 0)
-    done((status,), f"query a block size for {kernel.entry.name}")
+    done((status,), f"query a block size for {kernel.compiled.name}")
     return int(block)
 
 

@@ -46,7 +46,7 @@ from struct import Struct, pack, pack_into
 from typing import Any
 
 from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, shorten
-from ..model import SCALAR_SIZES, Artifact, Emit, Entry, Event, EventKind, Parameter, misfit
+from ..model import SCALAR_SIZES, Artifact, CompiledKernel, Emit, Event, EventKind, Parameter, misfit
 from ..store import renewed_in_children
 from . import (
     BLOCK_LIMIT,
@@ -102,16 +102,17 @@ class LoadedKernel:
     """One kernel on one device, ready to be launched.
 
     Args:
-        entry: The kernel.
+        compiled: The kernel, as its artifact describes it.
         device: The device that it is loaded on.
         function: Its CUfunction.
         module: Its module; kept alive, since it clears `live`.
     """
 
-    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
-        self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
-        self._limits, self._has_queried = limits_of(entry.safe_threads), False
-        self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic memory share the 48 KiB
+    def __init__(self, compiled: CompiledKernel, device: CurrentDevice, function: Any, module: Any) -> None:
+        self.compiled, self.device, self.function = compiled, device, function
+        self.module, self.live = module, module.live
+        self._limits, self._has_queried = limits_of(compiled.safe_threads), False
+        self._shared_allowed = _SHARED_BY_DEFAULT - compiled.shared_bytes  # static and dynamic memory share the 48 KiB
 
     def prepare(self, shape: LaunchShape, name: str) -> None:
         """Check a shape against the limits on this device, and allow the dynamic shared memory that it needs.
@@ -138,7 +139,7 @@ class LoadedKernel:
     def set_attribute(self, name: str, value: int, action: str) -> None:
         """Set an attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name; `action` is for the error."""
         which = _FUNCTION_ATTRIBUTES[name]
-        done(bindings().cuFuncSetAttribute(self.function, which, value), f"{action} {self.entry.name}")
+        done(bindings().cuFuncSetAttribute(self.function, which, value), f"{action} {self.compiled.name}")
 
     def allow_shared(self, dynamic_bytes: int) -> None:
         """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel needs an attribute for it.
@@ -159,12 +160,12 @@ class LoadedKernel:
     def numba_function(self) -> Any:
         """The function object for Numba's own launch code."""
         self.module.stays[0] = True
-        return self.module.of_numba().get_function(self.entry.symbol)
+        return self.module.of_numba().get_function(self.compiled.symbol)
 
     def attribute(self, name: str) -> int:
         """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
         answer = bindings().cuFuncGetAttribute(_FUNCTION_ATTRIBUTES[name], self.function)
-        return int(answer[1] if answer[0] == 0 else done(answer, f"ask {self.entry.name}"))
+        return int(answer[1] if answer[0] == 0 else done(answer, f"ask {self.compiled.name}"))
 
     def give_out(self) -> int:
         """The driver's handle, for use outside this package; the module stays loaded from then on."""
@@ -179,11 +180,11 @@ class LoadedKernel:
 Code = tuple[Artifact, dict[str, Any]]  # with the table of sections that `misfit` fills at its first call
 
 
-def _require_fit(code: Code, entry: Entry, live: list[bool]) -> None:
+def _require_fit(code: Code, compiled: CompiledKernel, live: list[bool]) -> None:
     """Refuse a kernel of a module whose cubin contradicts it; a single kernel was checked when the entry was read."""
-    if len(code[0].entries) > 1 and (wrong := misfit(code[0], entry, code[1])):
+    if len(code[0].kernels) > 1 and (wrong := misfit(code[0], compiled, code[1])):
         live[:] = [False]
-        raise CodeRefusedError(f"cannot load {entry.name} for {code[0].target}", wrong)
+        raise CodeRefusedError(f"cannot load {compiled.name} for {code[0].target}", wrong)
 
 
 class Loader:
@@ -203,12 +204,14 @@ class Loader:
         self.layouts: dict[Any, Any] = {}
         renewed_in_children.add(self)
 
-    def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
+    def load(
+        self, artifact: Artifact, compiled: CompiledKernel, key: str, device: CurrentDevice, *, stored: bool
+    ) -> LoadedKernel:
         """Load a kernel on the current device.
 
         Args:
             artifact: The artifact with the kernel.
-            entry: The kernel.
+            compiled: The kernel, as its artifact describes it.
             key: Name of the artifact, unique in this process.
             device: The current device.
             stored: Whether the artifact came from a store, for the statistics.
@@ -221,11 +224,11 @@ class Loader:
         found = modules.get(name)
         module = None if found is None else found()
         if module is not None and not module.has_lost_its_context():
-            return module.kernel(entry)
+            return module.kernel(compiled)
         if found is not None:
             modules.pop(name, None)
         driver, code = bindings(), (artifact, dict[str, Any]())
-        _require_fit(code, entry, [])
+        _require_fit(code, compiled, [])
         answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
         before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
         try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
@@ -234,16 +237,16 @@ class Loader:
 
                 unload_dropped(self._dropped, driver, device.ordinal)
             made = LoadedModule(code, device, name, self)
-            kernel = made.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+            kernel = made.kernel(compiled)  # a cubin for another device is refused here, not when it is loaded
         finally:
             driver.cuThreadExchangeStreamCaptureMode(before)
         first = modules.setdefault(name, weakref.ref(made))()
         if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
             made.unload()
-            return first.kernel(entry)
+            return first.kernel(compiled)
         if modules is not self._modules:
             made.live[0] = False  # `forget` was called meanwhile: the next launch loads again
-        fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
+        fields = {"kernel": compiled.name, "key": key, "device": device.ordinal, "stored": stored}
         self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
         return kernel
 
@@ -294,7 +297,7 @@ class LoadedModule:
         self.driver = driver = bindings()
         self.device, self.live, self.stays = device, [True], [True]
         (artifact, _sections), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
-        self._name, self._loader, self.count = name, loader, len(artifact.entries)
+        self._name, self._loader, self.count = name, loader, len(artifact.kernels)
         status, count = driver.cuDeviceGetCount()
         self.device_of: Any = None
         if status == 0 and count > 1:
@@ -396,17 +399,17 @@ class LoadedModule:
             self.live[0] = False
         return not self.live[0]
 
-    def kernel(self, entry: Entry) -> LoadedKernel:
+    def kernel(self, compiled: CompiledKernel) -> LoadedKernel:
         """Find a kernel of the module.
 
         Raises:
             CodeRefusedError: The driver refuses it, or the code contradicts its description.
         """
-        kept = self._kernels.get(entry.symbol)
+        kept = self._kernels.get(compiled.symbol)
         found = None if kept is None else kept()
         if found is None:
-            _require_fit(self._code, entry, self.live)
-            driver, symbol = self.driver, entry.symbol.encode()
+            _require_fit(self._code, compiled, self.live)
+            driver, symbol = self.driver, compiled.symbol.encode()
             if self.numba is None:
                 status, function = driver.cuModuleGetFunction(self.handle, symbol)
             else:  # not Module.get_function, which queries five attributes that no launch needs
@@ -415,9 +418,9 @@ class LoadedModule:
                     status, function = driver.cuKernelGetFunction(kernel)
             if status != 0:
                 answered = driver.name_of(status)
-                raise self._refused(f"the driver returned {answered} for the kernel {entry.symbol}")
-            found = LoadedKernel(entry, self.device, function, self)
-            self._kernels[entry.symbol] = weakref.ref(found)
+                raise self._refused(f"the driver returned {answered} for the kernel {compiled.symbol}")
+            found = LoadedKernel(compiled, self.device, function, self)
+            self._kernels[compiled.symbol] = weakref.ref(found)
         return found
 
     def _refused(self, why: str) -> LaunchError:
@@ -754,7 +757,7 @@ class Launcher:
         slots: list[Slot] | None = None,
         debug_labels: Sequence[object] | None = None,
     ) -> None:
-        self.name, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.entry.typed
+        self.name, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.compiled.typed
         self.function, self.module, self.live = loaded.function, loaded.module, loaded.live
         self.driver, self._loaded = loaded.module.driver, loaded
         self.attributes, self._relaunch, self._debug_labels = attributes, relaunch, debug_labels
@@ -809,6 +812,9 @@ class Launcher:
         """
         self._loaded.prepare(shape, self.name)
         handle = 0 if stream is None else stream_handle(stream)
+        if self.plan is not None and not self.attributes:
+            launch: Launch = native.bind(self.plan, shape, handle, stream, None)
+            return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:

@@ -16,7 +16,7 @@ Method      Grammar of a parameter's type code:
 
             iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
             numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
-Not here    The header as it is written (header), the file that holds it (store.entry), the key that names it (keys),
+Not here    The header as it is written (header), the file that holds it (store), the key that names it (keys),
             the check of a whole artifact against its code (contradiction), and `Request`, which the engine looks up and
             builds for kernels of every kind (engine).
 Source      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
@@ -438,7 +438,7 @@ for a kernel has, so they are never launched. The payloads are concatenated; the
 attributes, beside label and meta."""
 
 _MOST_PARAMETERS = 1 << 20  # of all kernels together: 65,536 kernels may share one list, which is checked for each
-_MAX_ENTRIES = _MAX_NAME = 65536
+_MOST_KERNELS = _MAX_NAME = 65536
 _MAX_KIND, _MAX_SECONDS, _MOST_THREADS = 32, 1e9, 1024
 _MAX_BUILT, _MAX_BUILT_LABEL, _MAX_PAYLOAD_NAME_BYTES = 4096, 1024, 200
 
@@ -456,7 +456,7 @@ _RECORD_HEAD, _LARGE_RECORD_HEAD = (
 with ordinal and offset, and one with the size: in its upper 14 bits, or its lower 16 in a large record."""
 
 
-class Entry(NamedTuple):
+class CompiledKernel(NamedTuple):
     """One kernel of an artifact.
 
     Args:
@@ -506,7 +506,7 @@ class Artifact(NamedTuple):
     Args:
         kind: The kind of its source, such as `"cuda"`, as its front end names it.
         target: The target that the code was built for.
-        entries: The kernels in it, in order.
+        kernels: The kernels in it, in order.
         cubin: The linked module; empty where `target` is virtual, or where kernels are linked from LTO-IR. For the
             kind `built`, the concatenated payloads.
         compile_time_s: Seconds the compilation took.
@@ -518,7 +518,7 @@ class Artifact(NamedTuple):
 
     kind: str
     target: Target
-    entries: tuple[Entry, ...]
+    kernels: tuple[CompiledKernel, ...]
     cubin: bytes
     compile_time_s: float = 0.0
     attributes: Mapping[str, Any] = {}
@@ -540,24 +540,24 @@ class Artifact(NamedTuple):
         """The names of its kernels; for the kind `built`, its label."""
         if self.kind == BUILT:
             return (self.attributes["label"],)
-        return tuple(each.name for each in self.entries)
+        return tuple(each.name for each in self.kernels)
 
-    def entry(self, name: str, label: str) -> Entry:
+    def kernel(self, name: str, label: str) -> CompiledKernel:
         """Find a kernel by its name or symbol, ignoring spaces, or by its name without namespace and template arguments
         where that is unique.
 
         Raises:
             EntryError: There is none, or several; the message calls the module `label`.
         """
-        for each in self.entries:
+        for each in self.kernels:
             if name == each.name or name == each.symbol:
                 return each
         wanted = "".join(name.split())
-        named = [each for each in self.entries if "".join(each.name.split()) == wanted]
-        named = named or [each for each in self.entries if _bare(each.name) == wanted]
+        named = [each for each in self.kernels if "".join(each.name.split()) == wanted]
+        named = named or [each for each in self.kernels if _bare(each.name) == wanted]
         if len(named) == 1:
             return named[0]
-        there_are = ", ".join(each.name for each in named or self.entries)
+        there_are = ", ".join(each.name for each in named or self.kernels)
         hint = "give names as in the source, including template arguments"
         raise EntryError(f"cannot find the kernel {name!r} of {label}", f"there are {there_are}", hint)
 
@@ -582,16 +582,16 @@ def artifact_from_header(
         ValueError: A field is missing, of another type, or out of bounds; or the header contradicts the cubin.
     """
     try:
-        entries, kind = header["entries"], header["kind"]
+        kernels, kind = header["entries"], header["kind"]
         seconds, attributes = header["compile_time_s"], header["attributes"]
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < _MAX_SECONDS:
             raise ValueError("compile_time_s or attributes")
         if kind == BUILT:
-            if header["target"] != NO_TARGET.name or entries != []:
+            if header["target"] != NO_TARGET.name or kernels != []:
                 raise ValueError("kernels or a target where there are none")
             return checked_built(Artifact(BUILT, NO_TARGET, (), payloads[BUILT], float(seconds), attributes))
-        if type(entries) is not list or not 0 < len(entries) <= _MAX_ENTRIES:
-            raise ValueError("entries")
+        if type(kernels) is not list or not 0 < len(kernels) <= _MOST_KERNELS:
+            raise ValueError("kernels")
         if attributes:
             _check_attributes(attributes)
         if type(kind) is not str or len(kind) > _MAX_KIND or not (kind.isidentifier() and kind.islower()):
@@ -600,7 +600,7 @@ def artifact_from_header(
         cubin = payloads.get("cubin", b"")
         if not cubin and not target.virtual and "ltoir" not in payloads:
             raise ValueError("a real target without a cubin")
-        read = _entries(entries)
+        read = _kernels(kernels)
         variables = tuple([_variable(each) for each in header["variables"]]) if "variables" in header else ()
         artifact = _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
         if is_launched and len(read) == 1 and (wrong := misfit(artifact, read[0])):
@@ -651,12 +651,12 @@ def is_safe_name(name: str) -> bool:
     )  # surrogates are not printable
 
 
-def _entries(rows: Any) -> tuple[Entry, ...]:
+def _kernels(rows: Any) -> tuple[CompiledKernel, ...]:
     """Read the kernels; in place of parameters, one may have the number of an earlier kernel with the same."""
-    read: list[Entry] = []
+    read: list[CompiledKernel] = []
     for name, symbol, typed, resources, parameters in rows:
         if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
-            raise ValueError("entry")
+            raise ValueError("kernel")
         registers, shared, local, const, threads = resources if len(resources) == 5 else (*resources, 0)
         for amount in resources:
             if type(amount) is not int or not 0 <= amount < 1 << 32:
@@ -680,7 +680,7 @@ def _entries(rows: Any) -> tuple[Entry, ...]:
                 end = offset + size
                 found.append(_new(Parameter, (offset, size, code, c_type, label)))
             taken = tuple(found)
-        read.append(_new(Entry, (name, symbol, taken, typed, registers, shared, local, const, threads)))
+        read.append(_new(CompiledKernel, (name, symbol, taken, typed, registers, shared, local, const, threads)))
     if sum([len(each.parameters) for each in read]) > _MOST_PARAMETERS:
         raise ValueError("too many parameters")
     return tuple(read)
@@ -722,8 +722,8 @@ def _is_exception(name: object) -> bool:
     return name is None or (isinstance(found, type) and issubclass(found, Exception))
 
 
-def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = None) -> str:
-    """Say how a cubin contradicts the entry of one of its kernels; "" if it does not, or where there is no cubin.
+def misfit(artifact: Artifact, compiled: CompiledKernel, places: dict[str, Any] | None = None) -> str:
+    """Say how a cubin contradicts the description of one of its kernels; "" if it does not, or where there is no cubin.
 
     This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package.
     A caller that checks more kernels gives a dict `places` to be filled: by symbol, the section with the kernel's
@@ -733,7 +733,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
     if not cubin:
         return ""
     try:
-        place = places[entry.symbol] if places and entry.symbol in places else None
+        place = places[compiled.symbol] if places and compiled.symbol in places else None
         if place is None:
             magic, width, abi, machine, table, flags, count, names_at = _ELF.unpack_from(cubin)
             if magic != b"\x7fELF" or width != 2 or machine != 190:
@@ -749,15 +749,15 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
             if places is not None:
                 _list_kernels(cubin[names : names + size], sections, places)
-            name, at = _INFO + entry.symbol.encode() + b"\0", names - 1
+            name, at = _INFO + compiled.symbol.encode() + b"\0", names - 1
             while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in sections:
                 pass  # that was the tail of a longer section name
             if at < 0:
-                return f"its cubin has no kernel {entry.symbol}"
+                return f"its cubin has no kernel {compiled.symbol}"
             place = sections[at - names]
         _name, start, size = place
         fitting: dict[tuple[Parameter, ...], bytes] = {} if places is None else places.setdefault("", {})
-        records = fitting.get(entry.parameters)
+        records = fitting.get(compiled.parameters)
         if records and len(records) <= size and cubin.startswith(records, start):
             after, past = start + len(records), start + size
             if cubin.find(_RECORD_HEAD, after, past) < 0 and cubin.find(_LARGE_RECORD_HEAD, after, past) < 0:
@@ -774,9 +774,9 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                     return "its cubin has records that are not whole words, which no compiler writes"
                 at += head >> 18
             at += 1
-        if found != {ordinal: each[:2] for ordinal, each in enumerate(entry.parameters)}:
-            return f"its cubin has other parameters of {entry.symbol}"
-        fitting[entry.parameters] = cubin[start : start + 4 * last]
+        if found != {ordinal: each[:2] for ordinal, each in enumerate(compiled.parameters)}:
+            return f"its cubin has other parameters of {compiled.symbol}"
+        fitting[compiled.parameters] = cubin[start : start + 4 * last]
     except (StructError, ValueError, OverflowError, IndexError) as error:
         return f"its cubin is damaged: {error}"
     return ""
@@ -909,11 +909,11 @@ class Origin(NamedTuple):
     is_cell: bool = False
 
 
-class ModuleEntries(NamedTuple):
+class ModuleKernels(NamedTuple):
     """A request for several kernels of one source, as a module.
 
     Args:
-        names: The entries wanted, name expressions included, in order; () for all that the source defines.
+        names: The kernels wanted, name expressions included, in order; () for all that the source defines.
         lazy: Whether to compile it to LTO-IR alone, from which each kernel is linked when it is first used.
     """
 
@@ -921,15 +921,15 @@ class ModuleEntries(NamedTuple):
     lazy: bool = False
 
 
-class SourceRequest(NamedTuple):
+class SourceInput(NamedTuple):
     """A source, or code that a compiler made of one, to be built for one target.
 
     Args:
         kind: One of `SOURCE_KINDS`.
         label: Name of the kernel in messages, `"package.module.saxpy"`; not part of any key.
         source: The text; "" if there is code instead.
-        name: The entry that the user requested, a name expression included; None to find it.
-        guess: The name of the Python function that returned the source; it decides among several entries.
+        name: The kernel that the user requested, a name expression included; None to find it.
+        guess: The name of the Python function that returned the source; it decides among several kernels.
         target: What to build for.
         options: The compile options.
         link: Further inputs, in order.
@@ -937,7 +937,7 @@ class SourceRequest(NamedTuple):
         ptx_target: The virtual target to compile for first, where the user gave one.
         origin: Place of the source in the user's files.
         asks_files: Whether the source, or CUDA C++ that it links, may include files.
-        module: The entries requested, for a module; None for one kernel.
+        module: The kernels requested, for a module; None for one kernel.
         code: A cubin, fatbin or LTO-IR, as the kind says.
     """
 
@@ -953,5 +953,5 @@ class SourceRequest(NamedTuple):
     ptx_target: Target | None = None
     origin: Origin = Origin()
     asks_files: bool = False
-    module: ModuleEntries | None = None
+    module: ModuleKernels | None = None
     code: bytes = b""

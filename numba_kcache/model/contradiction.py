@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from . import BUILT, Artifact, Entry
+from . import BUILT, Artifact, CompiledKernel
 from .cubin import Cubin, read_cubin, read_variables
 
 _GIVEN = ("cubin", "fatbin")
@@ -41,14 +41,14 @@ def _of_cubin(artifact: Artifact) -> str:
     cubin = read_cubin(artifact.cubin)
     wrong = _wrong_target(artifact, cubin)
     kernels = {each.symbol: each for each in cubin.kernels}
-    for entry in artifact.entries:
-        kernel = kernels.get(entry.symbol)
+    for compiled in artifact.kernels:
+        kernel = kernels.get(compiled.symbol)
         if kernel is None:
-            wrong = wrong or f"its cubin has no kernel {entry.symbol}"
-        elif tuple((each.offset, each.size) for each in entry.parameters) != kernel.parameters:
-            wrong = wrong or f"its cubin has other parameters of {entry.symbol}"
-        elif entry.safe_threads > kernel.safe_threads:
-            wrong = wrong or f"its cubin takes fewer threads of {entry.symbol}"
+            wrong = wrong or f"its cubin has no kernel {compiled.symbol}"
+        elif tuple((each.offset, each.size) for each in compiled.parameters) != kernel.parameters:
+            wrong = wrong or f"its cubin has other parameters of {compiled.symbol}"
+        elif compiled.safe_threads > kernel.safe_threads:
+            wrong = wrong or f"its cubin takes fewer threads of {compiled.symbol}"
     return wrong or _wrong_variable(artifact)
 
 
@@ -72,14 +72,14 @@ def _of_ptx(artifact: Artifact) -> str:
     if named is None or int(named[1][:4]) > artifact.target.major * 10 + artifact.target.minor:
         return f"its PTX is not for {artifact.target}"
     kernels = {match[1]: _sizes(match[2] or "") for match in re.finditer(_ENTRY, text)}
-    return next(filter(None, (_wrong_in_ptx(each, kernels) for each in artifact.entries)), "")
+    return next(filter(None, (_wrong_in_ptx(each, kernels) for each in artifact.kernels)), "")
 
 
-def _wrong_in_ptx(entry: Entry, kernels: Mapping[str, list[int]]) -> str:
-    if entry.symbol not in kernels:
-        return f"its PTX has no kernel {entry.symbol}"
-    is_same = [each.size for each in entry.parameters] == kernels[entry.symbol]
-    return "" if is_same else f"its PTX has other parameters of {entry.symbol}"
+def _wrong_in_ptx(compiled: CompiledKernel, kernels: Mapping[str, list[int]]) -> str:
+    if compiled.symbol not in kernels:
+        return f"its PTX has no kernel {compiled.symbol}"
+    is_same = [each.size for each in compiled.parameters] == kernels[compiled.symbol]
+    return "" if is_same else f"its PTX has other parameters of {compiled.symbol}"
 
 
 def _sizes(parameters: str) -> list[int]:

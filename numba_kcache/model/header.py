@@ -16,11 +16,11 @@ def artifact_header(artifact: Artifact) -> dict[str, Any]:
     variables = {"variables": [list(each) for each in artifact.variables]} if artifact.variables else {}
     seen: dict[tuple[Parameter, ...], int] = {}
     rows = []
-    for number, entry in enumerate(artifact.entries):
-        first = seen.setdefault(entry.parameters, number)
-        parameters = [list(each) for each in entry.parameters] if first == number else first
-        resources = [*entry[4:8], *([entry.safe_threads] if entry.safe_threads else [])]
-        rows.append([entry.name, entry.symbol, entry.typed, resources, parameters])
+    for number, compiled in enumerate(artifact.kernels):
+        first = seen.setdefault(compiled.parameters, number)
+        parameters = [list(each) for each in compiled.parameters] if first == number else first
+        resources = [*compiled[4:8], *([compiled.safe_threads] if compiled.safe_threads else [])]
+        rows.append([compiled.name, compiled.symbol, compiled.typed, resources, parameters])
     return {
         "kind": artifact.kind,
         "target": artifact.target.name,

@@ -2,7 +2,7 @@
 
 Promise     `read_json` takes no more memory than its limits allow; each number that it returns is finite and fits in
             64 bits. Anything else is a ValueError.
-Not here    The expected shapes, which callers pass to `fits`; and the header of an entry (store.entry).
+Not here    The expected shapes, which callers pass to `fits`; and the header of an entry (store).
 """
 
 from __future__ import annotations

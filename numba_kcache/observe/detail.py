@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import plain
-from ..model import BUILT, Artifact, Entry, NamedTuple
+from ..model import BUILT, Artifact, CompiledKernel, NamedTuple
 from .text import age_text, aligned, bytes_text, counted, seconds_text, shows_text
 
 _MAX_VALUE = 160
@@ -62,8 +62,8 @@ class EntryDetail(NamedTuple):
             "label": artifact.names[0] if artifact.kind == BUILT else "",
             "meta": artifact.attributes["meta"] if artifact.kind == BUILT else {},
             "kernels": [
-                {**entry._asdict(), "parameters": [each._asdict() for each in entry.parameters]}
-                for entry in artifact.entries
+                {**compiled._asdict(), "parameters": [each._asdict() for each in compiled.parameters]}
+                for compiled in artifact.kernels
             ],
             "components": [{"name": name, "digest": digest, "value": value} for name, digest, value in self.components],
             "log": artifact.log,
@@ -91,8 +91,8 @@ class EntryDetail(NamedTuple):
                 ("meta", json.dumps(artifact.attributes["meta"]).removeprefix("{}")),
             ]
         lines = aligned([(name, text) for name, text in rows if text])
-        for entry in artifact.entries:
-            lines += ["", *_kernel_lines(entry)]
+        for compiled in artifact.kernels:
+            lines += ["", *_kernel_lines(compiled)]
         if self.components:
             components = aligned([(name, digest[:12], _value(value)) for name, digest, value in self.components])
             lines += ["", "components of the key", *(f"  {line}" for line in components)]
@@ -126,15 +126,15 @@ class EntryList(list[Any]):
         return "\n".join(aligned([self.COLUMNS, *self.rows()], self.NUMBERS))
 
 
-def _kernel_lines(entry: Entry) -> list[str]:
-    memory = {"shared": entry.shared_bytes, "local": entry.local_bytes, "constant": entry.const_bytes}
+def _kernel_lines(compiled: CompiledKernel) -> list[str]:
+    memory = {"shared": compiled.shared_bytes, "local": compiled.local_bytes, "constant": compiled.const_bytes}
     amounts = [
-        counted(entry.registers, "register"),
+        counted(compiled.registers, "register"),
         *(f"{bytes_text(size)} {what}" for what, size in memory.items() if size),
     ]
-    parameters = [f"  {each.offset:>5}  {each}" for each in entry.parameters] or ["  no parameters"]
-    symbol = [f"  symbol {entry.symbol}"] if entry.symbol != entry.name else []
-    return [f"kernel {entry.name}: {', '.join(amounts)}", *symbol, *parameters]
+    parameters = [f"  {each.offset:>5}  {each}" for each in compiled.parameters] or ["  no parameters"]
+    symbol = [f"  symbol {compiled.symbol}"] if compiled.symbol != compiled.name else []
+    return [f"kernel {compiled.name}: {', '.join(amounts)}", *symbol, *parameters]
 
 
 def _value(value: Any) -> str:

@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from ..model import Emit, trouble
-from . import Tree, reached
-from .entry import json_of
+from . import Tree, json_of, reached
 from .folders import Folder
 
 FAULT_POINTS = ("counters.appended",)

@@ -34,21 +34,28 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import ABSENT, FOLDERS, HEADERS, Found, Tree, make_folder_in, renewed_in_children, stat_in
-from .entry import (
+from . import (
+    ABSENT,
     ENTRY,
+    FOLDERS,
+    HEADERS,
     MANIFEST,
     MAX_MANIFEST_BYTES,
-    MAX_VARIANTS,
+    MAX_ROWS,
     RECORD,
     DamagedEntry,
+    FoundFile,
     Header,
     StoredEntry,
-    Variant,
+    StoredRow,
+    Tree,
     decode_entry,
     decode_manifest,
     decode_record,
+    make_folder_in,
+    renewed_in_children,
     require_key,
+    stat_in,
 )
 
 if TYPE_CHECKING:
@@ -241,8 +248,8 @@ class DiskStore:
         """
         return self.read(ENTRY, key, decode_entry)
 
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
+    def get_manifest(self, family: str) -> list[StoredRow]:
+        """The rows of `family`, newest first; none if there is no manifest that can be trusted."""
         return self.read(MANIFEST, family, decode_manifest) or []
 
     def get_record(self, name: str) -> Header | None:
@@ -265,7 +272,7 @@ class DiskStore:
         """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""
         return self._peek(ENTRY, key, decode_entry)
 
-    def peek_manifest(self, family: str) -> list[Variant]:
+    def peek_manifest(self, family: str) -> list[StoredRow]:
         """Return the same as `get_manifest`, but do not renew the time of use, and leave a damaged file where it is."""
         return self._peek(MANIFEST, family, decode_manifest) or []
 
@@ -281,16 +288,16 @@ class DiskStore:
 
     # Lists
 
-    def files(self, *kinds: int) -> Iterator[Found]:
+    def files(self, *kinds: int) -> Iterator[FoundFile]:
         """Every file of these kinds whose name is a key, in any order."""
         return self.tree.walk(*kinds) if self.is_usable() else iter(())
 
-    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
-        """Yield every family and its variants, unordered; damaged manifests are skipped."""
+    def manifests(self) -> Iterator[tuple[str, list[StoredRow]]]:
+        """Yield every family and its rows, unordered; damaged manifests are skipped."""
         found = ((file.key, self.peek_manifest(file.key)) for file in self.files(MANIFEST))
-        return ((family, variants) for family, variants in found if variants)
+        return ((family, rows) for family, rows in found if rows)
 
-    def find(self, prefix: str) -> list[Found]:
+    def find(self, prefix: str) -> list[FoundFile]:
         """The files of the entries whose key begins with `prefix`."""
         return [file for file in self.files(ENTRY) if file.key.startswith(prefix)]
 
@@ -384,10 +391,10 @@ class DiskStore:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
         return self.is_written() and self.writer.put(kind, require_key(key), data)
 
-    def add_variant(self, family: str, *variants: Variant, most: int = MAX_VARIANTS) -> bool:
-        """Put `variants`, each with a `"key"`, before those of `family`, the last one first; `most` are kept. Returns
+    def add_rows(self, family: str, *rows: StoredRow, most: int = MAX_ROWS) -> bool:
+        """Put `rows`, each with a `"key"`, before those of `family`, the last one first; `most` are kept. Returns
         True if stored."""
-        return self.is_written() and self.writer.add_variants(require_key(family), variants, most)
+        return self.is_written() and self.writer.add_rows(require_key(family), rows, most)
 
     def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
         """Take the turn to build `key`, or wait until another has built it.
@@ -416,7 +423,7 @@ class DiskStore:
         """Remove the entry of `key`; returns True if there was one."""
         from .eviction import remove
 
-        return self.is_written() and remove(Found(ENTRY, require_key(key), self.tree, 0, 0))
+        return self.is_written() and remove(FoundFile(ENTRY, require_key(key), self.tree, 0, 0))
 
     def set_aside(self, key: str, kind: int = ENTRY, damage: str = "", decode: Decode | None = None) -> None:
         """Move a file to the quarantine: it is damaged, or undamaged and cannot be used.

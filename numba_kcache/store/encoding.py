@@ -1,8 +1,8 @@
 """Encode entries and manifests as the bytes of their files, and compress, decompress and check their payloads.
 
 Promise     Without zstandard, uncompressed payloads can be checked. A check holds one payload unpacked in memory.
-Not here    The format and decoding (entry). A hit on a small cubin, which is stored uncompressed, does not import this
-            module.
+Not here    The format and decoding (decode_entry). A hit on a small cubin, which is stored uncompressed, does not
+            import this module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from xxhash import xxh3_128_digest
 
 from ..keys import sha256
-from .entry import (
+from . import (
     ANY_RATIO_BYTES,
     DIGEST_BYTES,
     ENTRY,
@@ -21,9 +21,9 @@ from .entry import (
     MAX_MANIFEST_BYTES,
     MAX_PAYLOADS,
     MAX_RATIO,
+    MAX_ROWS,
     MAX_TEXT_BYTES,
     MAX_UNPACKED_BYTES,
-    MAX_VARIANTS,
     NAME_CHARACTERS,
     PREFIX,
     RAW,
@@ -32,7 +32,7 @@ from .entry import (
     DamagedEntry,
     Payloads,
     StoredEntry,
-    Variant,
+    StoredRow,
     json_of,
     require_key,
     unpack,
@@ -76,18 +76,18 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     return body + xxh3_128_digest(body)
 
 
-def encode_manifest(family: str, variants: list[Variant]) -> bytes:
-    """Encode the variants of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`."""
-    while (size := len(json_of({"variants": variants}))) > MAX_MANIFEST_BYTES:
-        variants = variants[: min(len(variants) - 1, len(variants) * MAX_MANIFEST_BYTES // size)]
-    return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
+def encode_manifest(family: str, rows: list[StoredRow]) -> bytes:
+    """Encode the rows of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`."""
+    while (size := len(json_of({"variants": rows}))) > MAX_MANIFEST_BYTES:
+        rows = rows[: min(len(rows) - 1, len(rows) * MAX_MANIFEST_BYTES // size)]
+    return encode_entry(StoredEntry(family, {"variants": rows}, {}), MANIFEST)
 
 
-def merge(variants: list[Variant], *newer: Variant, most: int = MAX_VARIANTS) -> list[Variant]:
-    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `most` of them."""
-    for variant in newer:
-        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:most]
-    return variants
+def merge(rows: list[StoredRow], *newer: StoredRow, most: int = MAX_ROWS) -> list[StoredRow]:
+    """Put `newer`, the last one first, before `rows`; each key is kept once, and at most `most` of them."""
+    for row in newer:
+        rows = [row, *(each for each in rows if each["key"] != row["key"])][:most]
+    return rows
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:

@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING
 from ..model import Event, EventKind, tell_wait
 from . import (
     ABSENT,
+    ENTRY,
     FOLDER,
     FOLDERS,
     HEADERS,
     RECENCY_NS,
-    Found,
+    FoundFile,
     Tree,
     open_in,
     reached,
@@ -48,7 +49,6 @@ from . import (
     renewed_in_children,
     stat_in,
 )
-from .entry import ENTRY
 from .folders import LOCKS, QUARANTINE, Folder, unlink
 from .locks import LockFile
 
@@ -106,7 +106,7 @@ class Limits:
         self.mutex = threading.RLock()
         self._thread: threading.Thread | None = None
 
-    def start_if_due(self, files: list[Found]) -> None:
+    def start_if_due(self, files: list[FoundFile]) -> None:
         """Start a pass if the files of a folder are more than its share of a limit, or none ran for a day."""
         is_full = choose(
             files,
@@ -165,7 +165,7 @@ class Limits:
             older_than_s: Also remove files that were not used for this many seconds.
             is_asked: Report if another pass is running.
         """
-        removed: list[Found] = []
+        removed: list[FoundFile] = []
         try:
             lock = begin_pass(self._tree, self._store.clock())
             if lock is not None:
@@ -184,7 +184,7 @@ class Limits:
             self._store.emit(Event(EventKind.EVICTED, found._asdict()))
         return found
 
-    def _pass(self, max_size_bytes: int | None, older_than_s: float | None) -> list[Found]:
+    def _pass(self, max_size_bytes: int | None, older_than_s: float | None) -> list[FoundFile]:
         """Remove files; the caller holds the lock."""
         store, now_s = self._store, self._store.clock()
         latest_ns = int(now_s * 1e9) + RECENCY_NS  # a clock that was ahead set later times: those files go first
@@ -246,8 +246,8 @@ def begin_pass(tree: Tree, now_s: float) -> LockFile | None:
 
 
 def choose(
-    files: list[Found], *, max_size_bytes: float, max_entries: float, before_ns: int = 0, low_water: float = 1.0
-) -> list[Found]:
+    files: list[FoundFile], *, max_size_bytes: float, max_entries: float, before_ns: int = 0, low_water: float = 1.0
+) -> list[FoundFile]:
     """Choose the files to remove.
 
     Args:
@@ -269,7 +269,7 @@ def choose(
     return doomed
 
 
-def remove(file: Found, *, unchanged: bool = False) -> bool:
+def remove(file: FoundFile, *, unchanged: bool = False) -> bool:
     """Remove an entry, manifest or record; returns True if it is gone.
 
     Args:
@@ -318,7 +318,7 @@ def remove_headers(tree: Tree) -> int:
     return size_bytes
 
 
-def sum_of(files: list[Found]) -> Removed:
+def sum_of(files: list[FoundFile]) -> Removed:
     """Count these files and their bytes, as the result of removing them."""
     from .listing import Removed
 

@@ -15,13 +15,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import NamedTuple
-from . import FOLDERS, READ, Found
-from .encoding import check_payloads
-from .entry import (
+from . import (
     ENTRY,
+    FOLDERS,
     MANIFEST,
+    READ,
     RECORD,
     DamagedEntry,
+    FoundFile,
     Header,
     PayloadRecord,
     Payloads,
@@ -32,6 +33,7 @@ from .entry import (
     decode_record,
     head_bytes,
 )
+from .encoding import check_payloads
 
 if TYPE_CHECKING:
     from .disk import Decode
@@ -125,7 +127,7 @@ class Usage(NamedTuple):
     entries: int
 
 
-def listed(files: Iterable[Found], *, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+def listed(files: Iterable[FoundFile], *, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
     """The first `limit` entries in an order.
 
     Args:
@@ -144,7 +146,7 @@ def listed(files: Iterable[Found], *, by: Order, limit: int | None, hits: Mappin
     return list(islice(_infos(sorted(files, key=sort_key), hits), limit))
 
 
-def _infos(files: Iterable[Found], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
+def _infos(files: Iterable[FoundFile], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
     for file in files:
         try:
             header, records = decode_head(_read_head(file), file.key)
@@ -153,7 +155,7 @@ def _infos(files: Iterable[Found], hits: Mapping[str, int]) -> Iterator[EntryInf
         yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
 
 
-def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
+def info_of(file: FoundFile, entry: StoredEntry) -> EntryInfo:
     """The row of a listing for an entry that was already read in full."""
     return _info(file, entry.header, payload_records(entry))
 
@@ -163,12 +165,12 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
 
 
-def _info(file: Found, header: Header, records: list[PayloadRecord]) -> EntryInfo:
+def _info(file: FoundFile, header: Header, records: list[PayloadRecord]) -> EntryInfo:
     sizes = {each.name: each.size_bytes for each in records}
     return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
 
 
-def _read_head(file: Found) -> bytes:
+def _read_head(file: FoundFile) -> bytes:
     fd = file.tree.open((FOLDERS[file.kind], file.key[:2], file.key[2:]), READ)
     try:
         data = os.read(fd, _FIRST_BYTES)
@@ -178,8 +180,8 @@ def _read_head(file: Found) -> bytes:
 
 
 def damaged(
-    files: Iterable[Found], refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
-) -> Iterator[tuple[Found, str]]:
+    files: Iterable[FoundFile], refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
+) -> Iterator[tuple[FoundFile, str]]:
     """Yield each damaged or untrusted file, with the reason. All payloads are checked.
 
     Args:

@@ -5,7 +5,7 @@ Promise     Every reader finds all of a file or none of it. When `publish` retur
             a power cut: with durability "none", the default, a file that the system had not written back may be empty,
             torn or an older one; with "data" it is whole or absent; with "full" it is whole. When `publish` raises, no
             private file of this call is left. A failure of `Writer` is an event, and the caller continues. After a full
-            disk nothing is written for a minute, or until something is removed. No variant of a manifest is lost to
+            disk nothing is written for a minute, or until something is removed. No row of a manifest is lost to
             another process of this node that adds one at the same time, unless that takes more than a second, or the
             filesystem has no locks.
 Method      Write a private file into the tree's own folder, then rename it, through the descriptors of both folders.
@@ -33,9 +33,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from . import FOLDERS, READ, Tree, open_in, reached, rename_in, sync_data, unlink_in
+from . import (
+    ENTRY,
+    FOLDERS,
+    MANIFEST,
+    MAX_FILE_BYTES,
+    READ,
+    DamagedEntry,
+    StoredRow,
+    Tree,
+    open_in,
+    reached,
+    rename_in,
+    sync_data,
+    unlink_in,
+)
 from .encoding import encode_manifest, merge
-from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, Variant
 from .eviction import QUARANTINED, Limits, named, sum_of
 from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink, unwritable, words_of
 from .locks import KeyLocks, Turn
@@ -111,17 +124,17 @@ class Writer:
         if not self._tree.is_network():
             self.limits.start_if_due(self._tree.scan(kind, key[:2], folder))
 
-    def add_variants(self, family: str, variants: Sequence[Variant], most: int) -> bool:
-        """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
-        return self._is_done(lambda: self._add(family, variants, most))
+    def add_rows(self, family: str, rows: Sequence[StoredRow], most: int) -> bool:
+        """Put `rows` before those of `family`, the last one first. Returns True if they were stored."""
+        return self._is_done(lambda: self._add(family, rows, most))
 
-    def _add(self, family: str, variants: Sequence[Variant], most: int) -> None:
+    def _add(self, family: str, rows: Sequence[StoredRow], most: int) -> None:
         store = self._store
         turn: Turn[object]
         with self.locks.turn(family, lambda: None, MANIFEST_WAIT_S) as turn:
             tell_wait(store.emit, "another process that changes the same manifest", turn.waited_s)
             before = store.get_manifest(family)
-            after = merge(before, *variants, most=most)
+            after = merge(before, *rows, most=most)
             if after != before:
                 self._write(MANIFEST, family, encode_manifest(family, after))
 

@@ -8,7 +8,7 @@ Promise     A bundle whose head is damaged, or that is truncated, too large or n
 Method      A bundle is prefix | index | signature | digest | files; docs/format.md has the details. It contains keys,
             no paths. The XXH3-128 digest over all before it detects damage; the signature covers the index, which holds
             the sha256 of each file.
-Not here    The choice of entries (bundles), the format of each (store.entry), and an image with a bundle (tiers.image).
+Not here    The choice of entries (bundles), the format of each (store), and an image with a bundle (tiers.image).
 """
 
 from __future__ import annotations
@@ -28,8 +28,23 @@ from ..errors import BundleError, KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
-from ..store import CLOEXEC, DIRECTORY, NONBLOCK, Descriptor, identity_of, open_in, rename_in, stat_in, unlink_in
-from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
+from ..store import (
+    CLOEXEC,
+    DIRECTORY,
+    ENTRY,
+    MANIFEST,
+    MAX_FILE_BYTES,
+    NONBLOCK,
+    DamagedEntry,
+    Descriptor,
+    identity_of,
+    open_in,
+    parse_object,
+    rename_in,
+    require_key,
+    stat_in,
+    unlink_in,
+)
 from .tier import Tier
 from .trust import SIGNATURE_BYTES, Trust, sign, statement
 

@@ -2,7 +2,7 @@
 
 Promise     `get` asks the tiers only if the local store has no entry. Whatever a tier does, the local store is read and
             written as without it.
-Method      A hit in a tier is written to the local store, with its variant of the manifest, so that the tier is asked
+Method      A hit in a tier is written to the local store, with its row of the manifest, so that the tier is asked
             only once. A put goes to the local store, then to every tier that accepts entries.
 Not here    Entries for other targets or compilers (engine), and the work of one tier (tiers.checked_tier).
 """
@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ..model import Emit, tell_wait
+from ..store import StoredEntry, StoredRow
 from ..store.encoding import encode_entry
-from ..store.entry import StoredEntry, Variant
 from .checked_tier import CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue
@@ -77,11 +77,11 @@ class Chain:
             tier.put(entry, data)
         return stored
 
-    def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants` before those of `family`, locally and in the tiers. Returns True if stored locally."""
-        stored = self.local.add_variant(family, *variants)
+    def add_rows(self, family: str, *rows: StoredRow) -> bool:
+        """Put `rows` before those of `family`, locally and in the tiers. Returns True if stored locally."""
+        stored = self.local.add_rows(family, *rows)
         for tier in self._writable():
-            tier.add_variant(family, *variants)
+            tier.add_rows(family, *rows)
         return stored
 
     def elected(self, key: str, *, waits: bool = True) -> AbstractContextManager[Election]:

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from .. import store as entry_format
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
-from ..store import entry as entry_format
-from ..store import renewed_in_children
+from ..store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow, renewed_in_children
 from ..store.encoding import check_payloads, encode_manifest, merge
-from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import LOCKS, Folder
 from .breaker import Away, Breaker
 from .tier import Tier, TierReport
@@ -118,14 +117,14 @@ class CheckedTier:
         self.charge(start_s, worth_s=worth_s)
         return data, entry
 
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
+    def get_manifest(self, family: str) -> list[StoredRow]:
+        """The rows of `family`, newest first; none if there is no manifest that can be trusted."""
         start_s = time.perf_counter()
-        variants = self._variants(family, self._read(MANIFEST, family))
-        self.charge(start_s, worth_s=WORTH_S if variants else 0.0)
-        return variants
+        rows = self._rows(family, self._read(MANIFEST, family))
+        self.charge(start_s, worth_s=WORTH_S if rows else 0.0)
+        return rows
 
-    def _variants(self, family: str, data: bytes | None) -> list[Variant]:
+    def _rows(self, family: str, data: bytes | None) -> list[StoredRow]:
         return (data and self._verified(MANIFEST, family, data, entry_format.decode_manifest)) or []
 
     def _read(self, kind: int, key: str, *, is_awaited: bool = True) -> bytes | None:
@@ -165,16 +164,16 @@ class CheckedTier:
         """Put an entry into the tier and wait for it. Returns True if it was accepted."""
         return bool(self._give(ENTRY, entry.key, data, str(entry.header.get("target", ""))))
 
-    def add_variant(self, family: str, *variants: Variant) -> None:
-        """Add variants to the manifest of `family`; for a remote or slow tier in the background."""
-        self._later(0, lambda: self.add_variant_now(family, *variants))
+    def add_rows(self, family: str, *rows: StoredRow) -> None:
+        """Add rows to the manifest of `family`; for a remote or slow tier in the background."""
+        self._later(0, lambda: self.add_rows_now(family, *rows))
 
-    def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """Add variants, and wait until they are written. Gives up after `_TRIES` conflicts with other writers."""
+    def add_rows_now(self, family: str, *rows: StoredRow) -> None:
+        """Add rows, and wait until they are written. Gives up after `_TRIES` conflicts with other writers."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family, is_awaited=False)
-            before = self._variants(family, there)
-            after = merge(before, *variants)
+            before = self._rows(family, there)
+            after = merge(before, *rows)
             if after == before:
                 return
             if self._give(MANIFEST, family, encode_manifest(family, after), "", there) is not False:

@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..store import Tree
-from ..store.entry import require_key
+from ..store import Tree, require_key
 from .tier import Tier
 from .trust import SIGNATURE
 

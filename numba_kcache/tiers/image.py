@@ -36,8 +36,7 @@ from ..errors import BundleError
 from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY, FOLDER, READ, make_folder_in, open_below
-from ..store.entry import MAX_FILE_BYTES
+from ..store import CLOEXEC, DIRECTORY, FOLDER, MAX_FILE_BYTES, READ, make_folder_in, open_below
 from .bundle import CHUNK_BYTES, PREFIX, Assembled, Bundle, BundledFile, BundleReport, OpenFile, publish_in, sizes_of
 from .trust import Trust
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
-from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from ..store import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
 from .tier import Tier, listed
 from .trust import SIGNATURE
 

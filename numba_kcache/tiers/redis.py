@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..model import NamedTuple
 from ..model.tier_address import shown_place
-from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from ..store import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
 from .lease import WAIT_S
 from .tier import Tier, listed
 from .trust import SIGNATURE

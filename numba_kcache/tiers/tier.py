@@ -15,7 +15,7 @@ from typing import TypeVar
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import NamedTuple
-from ..store.entry import ENTRY, MANIFEST
+from ..store import ENTRY, MANIFEST
 from .trust import SIGNATURE
 
 Name = TypeVar("Name")
@@ -42,7 +42,7 @@ def listed(names: Iterable[Name]) -> list[Name]:
 class Tier:
     """A store behind the local one.
 
-    No method reads more than `store.entry.MAX_FILE_BYTES`, or allocates memory for a claimed size above it. A missing
+    No method reads more than `store.MAX_FILE_BYTES`, or allocates memory for a claimed size above it. A missing
     file is None; every other failure is an exception of any kind. A file is named by its kind, `ENTRY` or `MANIFEST`,
     and its key; with `tiers.trust.SIGNATURE` added to the kind, it is the signature of that file.
 
@@ -68,7 +68,7 @@ class Tier:
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if there is another one by now.
 
-        Of two processes that replace it at the same moment, the later one wins, and the other's variant is found again
+        Of two processes that replace it at the same moment, the later one wins, and the other's row is found again
         at the next compile. A tier that can replace it atomically has its own method.
         """
         if self.get(MANIFEST, family) != before:

@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import SettingsError, ToolchainMissingError
 from ..keys import encode, sha256
 from ..settings import Settings
-from ..store.entry import ENTRY
+from ..store import ENTRY
 
 SIGNATURE = 16
 """Number added to the kind of a file to name its signature record."""

@@ -14,8 +14,7 @@ import pytest
 
 from numba_kcache import KernelCache, cli
 from numba_kcache.cli import main
-from numba_kcache.store import encoding
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry, encoding
 from tests.support.compiling import ROOT
 from tests.support.stores import key_of, open_store, small_entry
 

@@ -92,7 +92,7 @@ def test_machine_code_is_numbas(what: str, tmp_path: Path, monkeypatch: pytest.M
 
     assert code_sizes(ours.cubin) == code_sizes(own)
     assert ours.attributes["cooperative"] == kernel.cooperative
-    assert instructions(ours.cubin, ours.entries[0].symbol) == instructions(own, kernel.entry_name)
+    assert instructions(ours.cubin, ours.kernels[0].symbol) == instructions(own, kernel.entry_name)
 
 
 def sections(cubin: bytes) -> dict[str, bytes]:

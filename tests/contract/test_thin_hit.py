@@ -28,16 +28,16 @@ print(loaded())
 """
 
 
-def test_hit_imports_two_modules_of_the_store(tmp_path: Path) -> None:
-    """A hit imports modules for opening the store, an entry and a manifest, and for the counters at exit."""
+def test_hit_imports_one_module_of_the_store(tmp_path: Path) -> None:
+    """A hit imports one module beside the room's own, and at exit those of the counters."""
     store = open_store(tmp_path)
     store.put(entry_of(1))
-    store.add_variant(key_of(1), {"key": key_of(1)})
+    store.add_rows(key_of(1), {"key": key_of(1)})
     store.counters.add({"hits": 1})  # as the process that compiled did at its end
 
     hit, end = in_python(HIT, str(tmp_path), key_of(1)).splitlines()
 
-    assert hit.split() == ["disk", "entry"]
+    assert hit.split() == ["disk"]
     assert set(end.split()) - set(hit.split()) == {"counters", "folders"}
 
 
@@ -172,7 +172,7 @@ def test_first_compile_imports_nothing_for_what_did_not_happen(tmp_path: Path) -
     begins = ("explanation.", "store.", "observe.", "toolchain.", "headers.")
     assert {each for each in modules if each.startswith(begins)} <= {
         "explanation.history", "headers.observer",
-        "store.disk", "store.encoding", "store.entry", "store.eviction", "store.folders", "store.locks",
+        "store.disk", "store.encoding", "store.eviction", "store.folders", "store.locks",
         "store.writing",
         "toolchain.loaded", "toolchain.locating", "toolchain.nvrtc",
         "toolchain.packages",

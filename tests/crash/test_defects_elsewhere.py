@@ -22,8 +22,8 @@ import pytest
 from numba_kcache import KCacheWarning, Kernel, KernelCache, cached_kernel
 from numba_kcache import store as faults
 from numba_kcache.model import EventKind
+from numba_kcache.store import StoredEntry
 from numba_kcache.store import writing as publish
-from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.stores import (
     Events,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed, small_entry
 
 FILES = {
@@ -196,7 +196,7 @@ def use_every_verb(store: DiskStore) -> None:
     assert store.get(key_of(1)) in (None, small_entry(1))
     store.put(small_entry(2))
     assert store.get(key_of(2)) in (None, small_entry(2))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
     store.put_record(key_of(1), {"a": 1})
     assert store.get_record(key_of(1)) in (None, {"a": 1})

@@ -51,7 +51,7 @@ def use(store: DiskStore) -> None:
     assert store.get(key_of(1)) in (None, small_entry(1))
     store.put(small_entry(2))
     assert store.get(key_of(2)) in (None, small_entry(2))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
     with store.building(key_of(3)) as turn:
         assert turn.found is None
@@ -180,7 +180,7 @@ def test_without_locks_everyone_builds(tmp_path: Path, monkeypatch: pytest.Monke
         assert turn.found is None
         assert not turn.has_turn
         assert store.put(small_entry(1))
-    assert store.add_variant(key_of(1), {"key": "a"})
+    assert store.add_rows(key_of(1), {"key": "a"})
     assert store.prune() == (0, 0)
 
 
@@ -262,9 +262,9 @@ def test_half_a_gibibyte_of_a_large_filesystem_stays_free(tmp_path: Path, monkey
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=1 << 40))
 
     assert store.put(small_entry(1))
-    assert store.add_variant(key_of(1), {"key": "a"})
+    assert store.add_rows(key_of(1), {"key": "a"})
     assert not store.put(entry_of(2, 2000))
-    assert not store.add_variant(key_of(2), {"key": "a"})
+    assert not store.add_rows(key_of(2), {"key": "a"})
     assert len(events.of(EventKind.TROUBLE)) == 1
 
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=0))
@@ -354,7 +354,7 @@ def test_directory_removed_while_in_use(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     store = open_store(root)
     store.put(small_entry(1))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     store.writer.limits.wait()
     for number in range(2, 5):
         shutil.rmtree(root)

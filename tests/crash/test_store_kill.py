@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import store as faults
-from numba_kcache.store import counters, eviction
+from numba_kcache.store import StoredEntry, counters, eviction
 from numba_kcache.store import writing as publish
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import StoredEntry
 from tests.support.stores import (
     Clock,
     children,
@@ -76,15 +75,15 @@ def test_reader_finds_old_or_new_after_another_end(tmp_path: Path, point: str, e
 
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
-def test_variant_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
+def test_row_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
     """The same holds for a manifest, and its lock ends with its owner."""
     store = open_store(tmp_path / "cache")
-    store.add_variant(OLD.key, {"key": "a"})
+    store.add_rows(OLD.key, {"key": "a"})
 
-    assert killed_at(point, lambda: store.add_variant(OLD.key, {"key": "b"}))
+    assert killed_at(point, lambda: store.add_rows(OLD.key, {"key": "b"}))
 
     start = time.monotonic()
-    assert store.add_variant(OLD.key, {"key": "c"})
+    assert store.add_rows(OLD.key, {"key": "c"})
     assert time.monotonic() - start < 0.5
     variants = [each["key"] for each in store.get_manifest(OLD.key)]
     assert variants == (["c", "b", "a"] if point == "publish.renamed" else ["c", "a"])
@@ -178,7 +177,7 @@ def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
         while True:
             number = dice.randrange(60)
             mine.put(entry_of(number, 1000 + number * 300))
-            mine.add_variant(key_of(number % 4), {"key": str(dice.randrange(9))})
+            mine.add_rows(key_of(number % 4), {"key": str(dice.randrange(9))})
             mine.counters.add({"puts": 1})
             with mine.building(key_of(100 + number % 3)):
                 pass
@@ -269,7 +268,7 @@ def test_nothing_waits_for_the_disk_by_default(tmp_path: Path, monkeypatch: pyte
     store = DiskStore(str(tmp_path / "cache"))
 
     assert store.put(OLD)
-    assert store.add_variant(OLD.key, {"key": "a"})
+    assert store.add_rows(OLD.key, {"key": "a"})
     assert synced == []
 
 

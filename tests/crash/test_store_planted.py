@@ -13,9 +13,9 @@ import pytest
 
 from numba_kcache.errors import BundleError
 from numba_kcache.model import EventKind
+from numba_kcache.store import ENTRY
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import SIGNATURE
 from tests.crash.test_store_damage import use_every_verb
@@ -62,7 +62,7 @@ def filled(root: Path) -> DiskStore:
     store = open_store(root)
     for number in (1, 2, 3):
         store.put(small_entry(number))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     store.put_record(key_of(1), {"a": 1})
     store.counters.add({"hits": 1})
     file_of(store, key_of(3)).write_bytes(b"torn")

@@ -33,6 +33,7 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import store as entry_format
 from numba_kcache.engine import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
@@ -42,9 +43,7 @@ from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe.detail import EntryDetail
 from numba_kcache.observe.info import CacheInfo, history_of
 from numba_kcache.observe.page import page
-from numba_kcache.store import encoding
-from numba_kcache.store import entry as entry_format
-from numba_kcache.store.entry import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry
+from numba_kcache.store import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry, encoding
 from numba_kcache.store.listing import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.trust import Trust
@@ -155,9 +154,9 @@ def entries(bases: Bases, chance: random.Random) -> None:
         return
     with contextlib.suppress(ValueError):
         artifact = artifact_from_header(entry.header, entry.payloads, is_launched=True)
-        if len(artifact.entries) == 1:  # of several, the loader holds the one that is launched against it
-            assert not misfit(artifact, artifact.entries[0])
-        artifact.entry(artifact.entries[0].symbol, "x").symbol.encode()
+        if len(artifact.kernels) == 1:  # of several, the loader holds the one that is launched against it
+            assert not misfit(artifact, artifact.kernels[0])
+        artifact.kernel(artifact.kernels[0].symbol, "x").symbol.encode()
         detail = EntryDetail(bases.key, artifact, 1, 0.0, 1, {}, **facts_of(entry))
         assert all(each.isprintable() or each == "\n" for each in str(detail))
         assert json.dumps(detail.to_dict())
@@ -180,7 +179,7 @@ def manifests(bases: Bases, chance: random.Random) -> None:
     for request in bases.requests:
         assert all(entry_format.is_key(each.key) for each in session.candidates(request))
         found = session.find(request)
-        assert found is None or not misfit(found.artifact, found.artifact.entries[0])
+        assert found is None or not misfit(found.artifact, found.artifact.kernels[0])
     bases.paths[family].parent.mkdir(exist_ok=True)
     bases.paths[family].write_bytes(encoding.encode_manifest(family, bases.manifests[family]))
 

@@ -13,8 +13,8 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["numba_kcache.store"]):
+    from numba_kcache.store import ENTRY, MANIFEST, DamagedEntry, decode_entry, decode_manifest
     from numba_kcache.store.encoding import encode_entry
-    from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, decode_entry, decode_manifest
 from xxhash import xxh3_128_digest
 
 from numba_kcache.store.encoding import check_payloads

@@ -13,8 +13,8 @@ import pytest
 from numba_kcache import KernelCache, SettingsError, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
+from numba_kcache.store import ENTRY, MANIFEST
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.object_store import ObjectTier
 from numba_kcache.tiers.opening import open_tiers

@@ -14,7 +14,7 @@ from cuda.bindings import nvrtc
 
 from numba_kcache.frontends.source.build import build_source
 from numba_kcache.frontends.source.module_build import build_module
-from numba_kcache.model import Artifact, LinkInput, ModuleEntries, Origin, SourceRequest, parse_target
+from numba_kcache.model import Artifact, LinkInput, ModuleKernels, Origin, SourceInput, parse_target
 from numba_kcache.model.options import compile_options
 from numba_kcache.toolchain import nvrtc as toolchain_nvrtc
 from numba_kcache.toolchain.nvjitlink import link
@@ -108,10 +108,10 @@ def module_of(program: Program, folder: Path, options: dict[str, Any], lazy: boo
     """The artifact of all kernels of a program, whose headers are in a folder."""
     for name, text in program.headers.items():
         (folder / name).write_text(text)
-    request = SourceRequest(
+    request = SourceInput(
         "cuda", "tests.module", program.source, None, None, parse_target("sm_90"),
         compile_options("cuda", options, str(folder) if program.headers else ""), asks_files=bool(program.headers),
-        module=ModuleEntries(program.instances, lazy),
+        module=ModuleKernels(program.instances, lazy),
     )  # fmt: skip
     return build_module(request, toolkit_dirs())
 
@@ -196,9 +196,9 @@ def test_types_are_told_in_the_compile(name: str, way: str, made_by: Callable[[s
     made = made_by(name, way).artifact
 
     if not program.instances:
-        assert len(made.entries) == program.kernels
-    told = {each.symbol: " ".join(one.code for one in each.parameters) for each in made.entries}
-    untyped = [each.symbol for each in made.entries if not each.typed]
+        assert len(made.kernels) == program.kernels
+    told = {each.symbol: " ".join(one.code for one in each.parameters) for each in made.kernels}
+    untyped = [each.symbol for each in made.kernels if not each.typed]
     if way == "c++03":
         assert all("?" in told[symbol] for symbol in untyped)
     elif name != "private types":
@@ -250,7 +250,7 @@ def test_single_kernel_is_compiled_once(name: str | None, spy: Spy) -> None:
     """A single kernel needs one compile, by its name, as an instance, or as the only one."""
     source = 'extern "C" __global__ void saxpy(float a, const float *x) {}\n'
     source += "namespace ns { template<class T> __global__ void k(T *x) {} }\n"
-    entry = build(source, name).entries[0]
+    entry = build(source, name).kernels[0]
 
     assert entry.typed
     assert spy.compiles == 1
@@ -316,7 +316,7 @@ def test_line_table_of_a_file_is_that_of_the_file(how: str, tmp_path: Path) -> N
     """A source in a file of its own is compiled under the file's name, without an added `#line`."""
     path = tmp_path / "k.cu"
     path.write_text('extern "C" __global__ void k(int *x) {\n  *x = __LINE__;\n}\n')
-    request = SourceRequest(
+    request = SourceInput(
         "cuda", "k", path.read_text(), None, "k", parse_target("sm_90"),
         compile_options("cuda", {how: True}, str(tmp_path)), origin=Origin(str(path), 1, is_whole_file=True),
     )  # fmt: skip

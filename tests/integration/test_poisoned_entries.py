@@ -18,7 +18,7 @@ import json, os, sys, warnings
 from pathlib import Path
 from numba_kcache import KernelCache, cached_kernel, KCacheError
 from numba_kcache.store import encoding
-from numba_kcache.store import entry as entry_format
+from numba_kcache import store as entry_format
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) { y[0] = a * x[0] + n; }'
 OTHER = 'extern "C" __global__ void other(float *y) { y[0] = 1; }'

@@ -13,7 +13,7 @@ import pytest
 import numba_kcache.bundles as shipping
 from numba_kcache import KCacheError, KernelCache, cached_kernel
 from numba_kcache.cli import main
-from numba_kcache.store.entry import ENTRY
+from numba_kcache.store import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.compiling import EMPTY
 from tests.support.redis_server import MISSING, free_port, redis_server

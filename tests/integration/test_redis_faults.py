@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import ENTRY, StoredEntry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, StoredEntry
 from numba_kcache.store.folders import LOCKS
 from numba_kcache.tiers import redis as client
 from numba_kcache.tiers.breaker import PERIOD_S, Away, Breaker

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import lease
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier

@@ -13,8 +13,8 @@ import pytest
 from numba_kcache import KernelCache, SettingsError, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
+from numba_kcache.store import ENTRY, MANIFEST
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisError, RedisTier
@@ -68,7 +68,7 @@ def test_one_node_fills_the_server_and_another_starts_warm(server: RedisServer, 
     """Handed on behind the put, found by an empty directory, kept there byte for byte."""
     first, second = (chain(tmp_path / name, RedisTier(server.url), events) for name in ("a", "b"))
     assert first.put(entry_of(1))
-    assert first.add_variant(key_of(9), VARIANT)
+    assert first.add_rows(key_of(9), VARIANT)
     assert first.flush(WAIT_S)
 
     assert second.get(key_of(1)) == entry_of(1)
@@ -81,7 +81,7 @@ def test_one_node_fills_the_server_and_another_starts_warm(server: RedisServer, 
 
 
 @pytest.mark.parametrize("ttl_s", [None, 1000])
-def test_two_nodes_that_add_a_variant_at_once_lose_none(
+def test_two_nodes_that_add_a_row_at_once_lose_none(
     server: RedisServer, tmp_path: Path, events: Events, ttl_s: int | None
 ) -> None:
     """One reads, the other writes, the first writes: refused by the server, it reads and merges again."""
@@ -92,11 +92,11 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
         found = read(kind, key)
         if first.tiers[0].tier.get is overtaken:
             first.tiers[0].tier.get = read  # type: ignore[method-assign]
-            second.tiers[0].add_variant_now(key, other)
+            second.tiers[0].add_rows_now(key, other)
         return found
 
     first.tiers[0].tier.get = overtaken  # type: ignore[method-assign]
-    first.tiers[0].add_variant_now(key_of(9), VARIANT)
+    first.tiers[0].add_rows_now(key_of(9), VARIANT)
 
     assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT, other]
     assert events.of(EventKind.TROUBLE) == []
@@ -116,7 +116,7 @@ def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events:
     """Neither entries nor lease tokens are written to a read-only tier."""
     node = chain(tmp_path, RedisTier(server.url, readonly=True), events)
     node.put(entry_of(1))
-    node.add_variant(key_of(9), VARIANT)
+    node.add_rows(key_of(9), VARIANT)
     node.flush(WAIT_S)
 
     assert server.keys() == []
@@ -241,7 +241,7 @@ def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: 
     code = """
 import sys
 from numba_kcache import KernelCache
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 KernelCache(tiers=[sys.argv[1]]).session.store.put(StoredEntry("0" * 64, {}, {"cubin": b"x"}))
 sys.modules["redis"] = None
 """
@@ -329,7 +329,7 @@ def test_users_need_no_more_rights_than_the_docs_say(server: RedisServer, tmp_pa
     urls = {user: f"redis://{user}:secret@127.0.0.1:{server.port}/0" for user in ("builder", "reader")}
     writing = chain(tmp_path / "a", RedisTier(urls["builder"]), events)
     writing.put(entry_of(1))
-    writing.add_variant(key_of(9), VARIANT)
+    writing.add_rows(key_of(9), VARIANT)
     with writing.elected(key_of(2)) as election:
         assert election.looks
     assert writing.flush(WAIT_S)

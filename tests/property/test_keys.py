@@ -19,7 +19,7 @@ from numba_kcache.errors import UncacheableError
 from numba_kcache.explanation.diff import Difference, diff
 from numba_kcache.frontends.source.module import link_request
 from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, component, derive, encode, family_of
-from numba_kcache.model import Artifact, ModuleEntries, Origin, Target
+from numba_kcache.model import Artifact, ModuleKernels, Origin, Target
 from tests.support.compiling import ROOT, in_python
 from tests.support.keying import COMPILERS, VERSIONS, definition_of, key_of, request_of
 
@@ -227,18 +227,18 @@ def variants(tmp_path: Path) -> dict[str, str]:
         "keep_ptx": {"keep_ptx": False},
         "fast_compile": {"fast_compile": "min"},
         "fast_compile other": {"fast_compile": "max"},
-        "module": {"module": ModuleEntries()},
-        "module lazy": {"module": ModuleEntries((), True)},
-        "module of names": {"module": ModuleEntries(("a", "b"))},
-        "module of names lazy": {"module": ModuleEntries(("a", "b"), True)},
-        "module of names in another order": {"module": ModuleEntries(("b", "a"))},
-        "module of names joined": {"module": ModuleEntries(("a, b",))},
+        "module": {"module": ModuleKernels()},
+        "module lazy": {"module": ModuleKernels((), True)},
+        "module of names": {"module": ModuleKernels(("a", "b"))},
+        "module of names lazy": {"module": ModuleKernels(("a", "b"), True)},
+        "module of names in another order": {"module": ModuleKernels(("b", "a"))},
+        "module of names joined": {"module": ModuleKernels(("a, b",))},
         "cubin": {"text": b"A", "kind": "cubin"},
         "cubin other": {"text": b"B", "kind": "cubin"},
         "fatbin": {"text": b"A", "kind": "fatbin"},
         "ltoir": {"text": b"A", "kind": "ltoir"},
         "ltoir opt": {"text": b"A", "kind": "ltoir", "opt": 1},
-        "ltoir module lazy": {"text": b"A", "kind": "ltoir", "module": ModuleEntries((), True)},
+        "ltoir module lazy": {"text": b"A", "kind": "ltoir", "module": ModuleKernels((), True)},
         "flags": {"options": ["-restrict", "-ewp"]},
         "flags in another order": {"options": ["-ewp", "-restrict"]},
         "flags joined": {"options": ["-restrict-ewp"], "depends": ["a"]},
@@ -280,10 +280,10 @@ def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
         family_of(request_of(SOURCE, module=module).components)
         for module in (
             None,
-            ModuleEntries(),
-            ModuleEntries((), True),
-            ModuleEntries(("k",)),
-            ModuleEntries(("k",), True),
+            ModuleKernels(),
+            ModuleKernels((), True),
+            ModuleKernels(("k",)),
+            ModuleKernels(("k",), True),
         )
     }
     assert len(families) == 5
@@ -439,8 +439,8 @@ CASES: dict[str, dict[str, Any]] = {
     "through": {"text": SOURCE, "through": "compute_80"},
     "virtual": {"text": SOURCE, "target": "compute_80"},
     "ptx": {"text": PTX, "kind": "ptx"},
-    "module": {"text": SOURCE, "guess": None, "module": ModuleEntries(("k", "k<float, 2>"))},
-    "lazy module": {"text": SOURCE, "guess": None, "module": ModuleEntries((), True)},
+    "module": {"text": SOURCE, "guess": None, "module": ModuleKernels(("k", "k<float, 2>"))},
+    "lazy module": {"text": SOURCE, "guess": None, "module": ModuleKernels((), True)},
     "cubin": {"text": b"\x7fELF", "guess": None, "kind": "cubin"},
 }  # fmt: skip
 """Known requests. Their keys stand in tests/data/golden_keys.json."""

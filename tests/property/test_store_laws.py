@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import check_payloads, encode_entry
-from numba_kcache.store.entry import DamagedEntry, StoredEntry, decode_entry
 from tests.support.memory_store import MemoryStore
 from tests.support.stores import HOUR_S, Clock, Events, file_of, key_of, open_store
 
@@ -135,11 +135,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert self.store.remove(key_of(number)) == self.model.remove(key_of(number))
 
     @rule(family=FAMILIES, name=st.sampled_from("abcd"), value=JSON)
-    def add_variant(self, family: int, name: str, value: object) -> None:
+    def add_rows(self, family: int, name: str, value: object) -> None:
         """New or again."""
         self.clock.now_s += 2 * HOUR_S
         variant = {"key": name, "value": value}
-        assert self.store.add_variant(key_of(family), variant) == self.model.add_variant(key_of(family), variant)
+        assert self.store.add_rows(key_of(family), variant) == self.model.add_rows(key_of(family), variant)
         self.store.writer.limits.wait()
 
     @rule(family=FAMILIES)

@@ -411,13 +411,13 @@ def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_variants_of_many_processes_are_all_kept(tmp_path: Path) -> None:
+def test_rows_of_many_processes_are_all_kept(tmp_path: Path) -> None:
     """Six processes add ten variants each to one family, which are merged under a lock."""
 
     def work(number: int) -> None:
         store = open_store(tmp_path / "cache")
         for each in range(10):
-            assert store.add_variant(key_of(1), {"key": f"{number}.{each}"})
+            assert store.add_rows(key_of(1), {"key": f"{number}.{each}"})
 
     with children(6, work):
         pass

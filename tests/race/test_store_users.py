@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import encoding, eviction, folders, listing, locks, writing
+from numba_kcache.store import ENTRY, encoding, eviction, folders, listing, locks, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import (
     Clock,
@@ -84,11 +83,11 @@ def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
     for number in others:
         assert store.get(key_of(number)) == small_entry(number)
         assert store.put(small_entry(number))
-        assert store.add_variant(key_of(number), {"key": f"of {own}"})
+        assert store.add_rows(key_of(number), {"key": f"of {own}"})
     with store.building(key_of(own)) as turn:
         assert turn.has_turn
         assert store.put(small_entry(own))
-    assert store.add_variant(key_of(own), {"key": "a"})
+    assert store.add_rows(key_of(own), {"key": "a"})
     assert store.counters.add({"hits": 1})
     store.writer.limits.wait()
     store.prune(max_size_bytes=1 << 20)
@@ -277,7 +276,7 @@ def test_intruder_who_swaps_the_directory_gets_nothing_touched_and_nothing_serve
             for number in range(4):
                 assert store.get(key_of(number)) in (None, small_entry(number)), "the intruder's code was served"
                 store.put(small_entry(number))
-            store.add_variant(key_of(1), {"key": "a"})
+            store.add_rows(key_of(1), {"key": "a"})
             store.counters.add({"hits": 1})
             with store.building(key_of(5)) as turn:
                 assert turn.found is None
@@ -360,7 +359,7 @@ def test_member_who_plants_links_in_a_shared_directory_gets_nothing_touched(team
             for number in range(4):
                 assert store.get(key_of(number)) in (None, small_entry(number))
                 store.put(small_entry(number))
-            store.add_variant(key_of(1), {"key": "a"})
+            store.add_rows(key_of(1), {"key": "a"})
             store.counters.add({"hits": 1})
             with store.building(key_of(5)) as turn:
                 assert turn.found is None

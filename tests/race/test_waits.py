@@ -213,12 +213,12 @@ def test_change_of_a_manifest_by_another_process(tmp_path: Path, state: str) -> 
     """It is waited for a second, which is an event and a count, and then not, in the life of a process."""
     events = Events()
     store = open_store(tmp_path, emit=events)
-    assert store.add_variant(key_of(1), {"key": key_of(3)})
+    assert store.add_rows(key_of(1), {"key": key_of(3)})
     with holder(state, lambda: entered(tmp_path, key_of(1))):
         start_s = time.monotonic()
-        assert store.add_variant(key_of(1), {"key": key_of(2)})
-        assert store.add_variant(key_of(1), {"key": key_of(4)})
-        assert store.add_variant(key_of(1), {"key": key_of(5)})
+        assert store.add_rows(key_of(1), {"key": key_of(2)})
+        assert store.add_rows(key_of(1), {"key": key_of(4)})
+        assert store.add_rows(key_of(1), {"key": key_of(5)})
         assert time.monotonic() - start_s < 3
         variants = [each["key"] for each in store.get_manifest(key_of(1))]
         assert variants == [key_of(number) for number in (5, 4, 2, 3)]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from numba_kcache.frontends.source.build import build_source
-from numba_kcache.model import Artifact, LinkInput, Origin, SourceRequest, Target, parse_target
+from numba_kcache.model import Artifact, LinkInput, Origin, SourceInput, Target, parse_target
 from numba_kcache.model.options import compile_options
 from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
@@ -42,9 +42,9 @@ def request(
     origin: Origin | None = None,
     label: str = "tests.kernel",
     **options: Any,
-) -> SourceRequest:
+) -> SourceInput:
     """A request like that of a decorated source."""
-    return SourceRequest(
+    return SourceInput(
         kind,
         label,
         source,

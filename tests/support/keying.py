@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_kcache.engine import Request, Session
 from numba_kcache.frontends.source import Source, SourceDefinition, source_request
-from numba_kcache.model import ModuleEntries, Origin, parse_target
+from numba_kcache.model import ModuleKernels, Origin, parse_target
 from numba_kcache.settings import Settings
 from numba_kcache.toolchain import Library
 
@@ -68,7 +68,7 @@ def definition_of(
     label: str = "somewhere.k",
     origin: Origin | None = None,
     base_dir: str = "/project",
-    module: ModuleEntries | None = None,
+    module: ModuleKernels | None = None,
     **options: Any,
 ) -> SourceDefinition:
     """The definition of a source with these options."""

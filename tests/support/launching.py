@@ -164,13 +164,13 @@ class Kernel:
             is_capturing=lambda handle: is_capturing(self.driver, handle),
             hold_for=lambda handle, borrowed: self.held.append((handle, len(borrowed))),
         )  # fmt: skip
-        entry, function = SimpleNamespace(typed=options.pop("typed", True)), options.pop("function", 77)
+        compiled, function = SimpleNamespace(typed=options.pop("typed", True)), options.pop("function", 77)
         self._stream = options.pop("stream", None)
         self.launcher_class: Any = CountingLauncher
 
         def make(function: int = function, **more: Any) -> Any:
             loaded = SimpleNamespace(
-                entry=entry, function=function, module=module, live=self.live, prepare=lambda shape, name: None
+                compiled=compiled, function=function, module=module, live=self.live, prepare=lambda shape, name: None
             )
             return self.launcher_class(loaded, "saxpy", parameters, **options, **more)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba_kcache.store import Found, Tree
+from numba_kcache.store import MANIFEST, FoundFile, StoredEntry, StoredRow, Tree, decode_entry, require_key
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
-from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant, decode_entry, require_key
 from numba_kcache.store.eviction import LOW_WATER, choose, sum_of
 from numba_kcache.store.listing import EntryInfo, Removed, Usage, info_of
 
@@ -37,16 +36,16 @@ class MemoryStore(DiskStore):
         self._evict(self.max_size_bytes, 0, LOW_WATER)
         return True
 
-    def add_variant(self, family: str, *variants: Variant) -> bool:
+    def add_rows(self, family: str, *variants: StoredRow) -> bool:
         """Put `variants` before those of `family`."""
         before = self.get_manifest(family)
         after = merge(before, *variants)
         return after == before or self.put_encoded(family, encode_manifest(family, after), MANIFEST)
 
-    def files(self, *kinds: int) -> Iterator[Found]:
+    def files(self, *kinds: int) -> Iterator[FoundFile]:
         """Every file of these kinds, in order of use."""
         tree = Tree("")
-        every = [Found(kind, key, tree, len(data), used) for (kind, key), (data, used) in self._files.items()]
+        every = [FoundFile(kind, key, tree, len(data), used) for (kind, key), (data, used) in self._files.items()]
         return (file for file in every if file.kind in kinds)
 
     def entries(self) -> Iterator[EntryInfo]:

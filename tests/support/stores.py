@@ -16,10 +16,9 @@ from xxhash import xxh3_128_digest
 
 from numba_kcache import store as faults
 from numba_kcache.model import Event, EventKind
-from numba_kcache.store import Tree
+from numba_kcache.store import StoredEntry, Tree
 from numba_kcache.store.counters import Counters
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import StoredEntry
 from numba_kcache.store.folders import Folder
 
 DIGEST_BYTES = 16

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numba_kcache.store import MANIFEST, StoredEntry, StoredRow
 from numba_kcache.store.encoding import encode_entry, encode_manifest
-from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant
 from numba_kcache.tiers.trust import SIGNATURE
 
 
@@ -48,7 +48,7 @@ class MemoryTier:
         self.entries[entry.key] = encode_entry(entry)
         return self
 
-    def with_variants(self, family: str, *variants: Variant) -> MemoryTier:
+    def with_rows(self, family: str, *variants: StoredRow) -> MemoryTier:
         self.manifests[family] = encode_manifest(family, list(variants))
         return self
 

@@ -13,7 +13,7 @@ from numba_kcache.engine import Request
 from numba_kcache.errors import CompileError, OptionError
 from numba_kcache.frontends import COMMON_OPTIONS, Definition, Variant, register
 from numba_kcache.keys import components
-from numba_kcache.model import Artifact, Entry, Parameter, Target
+from numba_kcache.model import Artifact, CompiledKernel, Parameter, Target
 from numba_kcache.model.reason import ReasonKind
 
 
@@ -58,7 +58,7 @@ def build(name: str, row: Any, folder: Path, target: Target, *_compilers: Any) -
     """Read the cubin of a row; a negative version fails as a compile does."""
     if row["version"] < 0:
         raise CompileError(f"cannot make {name}", "its row is broken")
-    entry = Entry(name, name, tuple(Parameter(*each) for each in row["parameters"]), typed=True)
+    entry = CompiledKernel(name, name, tuple(Parameter(*each) for each in row["parameters"]), typed=True)
     return Artifact("toy", target, (entry,), (folder / f"{name}.cubin").read_bytes())
 
 

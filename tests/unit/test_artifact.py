@@ -13,7 +13,7 @@ from numba_kcache.errors import EntryError
 from numba_kcache.model import (
     MAX_PARAMETERS_BYTES,
     Artifact,
-    Entry,
+    CompiledKernel,
     Parameter,
     Target,
     Variable,
@@ -31,7 +31,10 @@ PARAMETERS = (
 ARTIFACT = Artifact(
     "cuda",
     Target(9, 0, "a"),
-    (Entry("axpy<float>", "_Z4axpyIfEvv", PARAMETERS, True, 32, 1024, 16, 8), Entry("empty", "empty")),
+    (
+        CompiledKernel("axpy<float>", "_Z4axpyIfEvv", PARAMETERS, True, 32, 1024, 16, 8),
+        CompiledKernel("empty", "empty"),
+    ),
     b"\x7fELF and so on",
     0.125,
     {"carveout": 50},
@@ -51,17 +54,17 @@ def test_artifact_comes_back_through_json() -> None:
     read = artifact_from_header(header(), PAYLOADS)
 
     assert read._replace(extras={}) == ARTIFACT._replace(extras={})
-    assert type(read.entries) is tuple
-    assert type(read.entries[0].parameters[0]) is Parameter
+    assert type(read.kernels) is tuple
+    assert type(read.kernels[0].parameters[0]) is Parameter
     assert (read.ptx, read.log) == (b".version 8.0", "größer\n")
 
 
 def module_header(count: int) -> dict[str, Any]:
     """The stored header of a module whose kernels have equal parameters, but for the last one, which has none."""
-    kernels = [Entry(f"k{number}", f"k{number}", PARAMETERS, True) for number in range(count - 1)]
-    artifact = ARTIFACT._replace(entries=(*kernels, Entry("empty", "empty")))
+    kernels = [CompiledKernel(f"k{number}", f"k{number}", PARAMETERS, True) for number in range(count - 1)]
+    artifact = ARTIFACT._replace(kernels=(*kernels, CompiledKernel("empty", "empty")))
     stored: dict[str, Any] = json.loads(json.dumps(artifact_header(artifact)))
-    assert artifact_from_header(stored, PAYLOADS).entries == artifact.entries
+    assert artifact_from_header(stored, PAYLOADS).kernels == artifact.kernels
     return stored
 
 
@@ -69,7 +72,7 @@ def test_equal_parameters_of_a_module_are_written_once() -> None:
     """A further kernel with equal parameters takes less than 45 bytes of the header, and shares the tuple that is
     read."""
     few, many = module_header(3), module_header(303)
-    read = artifact_from_header(many, PAYLOADS).entries
+    read = artifact_from_header(many, PAYLOADS).kernels
 
     assert len(json.dumps(many)) - len(json.dumps(few)) < 300 * 45
     assert all(each.parameters is read[0].parameters for each in read[:-1])
@@ -80,7 +83,7 @@ def test_shared_parameters_do_not_multiply_without_end() -> None:
     stored = module_header(3)
     stored["entries"][0][4] = [[at, 1, "?", "", ""] for at in range(MAX_PARAMETERS_BYTES)]
     stored["entries"] = [stored["entries"][0], *[stored["entries"][1]] * 30]
-    assert len(artifact_from_header(stored, PAYLOADS).entries) == 31
+    assert len(artifact_from_header(stored, PAYLOADS).kernels) == 31
 
     stored["entries"].extend([stored["entries"][1]] * 2)
     with pytest.raises(ValueError, match="too many parameters"):
@@ -100,7 +103,7 @@ def test_parameters_are_those_of_an_earlier_kernel_or_refused(number: Any) -> No
 names = st.text(max_size=20)
 counts = st.integers(0, 2**32 - 1)
 entries = st.builds(
-    Entry, names, names.filter(bool), st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts,
+    CompiledKernel, names, names.filter(bool), st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts,
     st.integers(0, 1024),
 )  # fmt: skip
 
@@ -114,7 +117,7 @@ entries = st.builds(
     st.floats(0, 1e6),
 )
 def test_any_artifact_comes_back(
-    kind: str, target: Target, entries: tuple[Entry, ...], cubin: bytes, seconds: float
+    kind: str, target: Target, entries: tuple[CompiledKernel, ...], cubin: bytes, seconds: float
 ) -> None:
     """For any names, resources and bytes, header and payloads give the same artifact."""
     artifact = Artifact(kind, target, entries, cubin, seconds)
@@ -170,10 +173,10 @@ def test_virtual_artifact_needs_no_cubin() -> None:
 def test_entry_is_found_by_name_and_symbol() -> None:
     """An entry is found by the user's name, ignoring spaces, by the driver's name, and by its bare name if that is
     unique."""
-    assert ARTIFACT.entry("axpy<float>", "m") is ARTIFACT.entry("_Z4axpyIfEvv", "m") is ARTIFACT.entry("axpy", "m")
-    assert ARTIFACT.entry("axpy< float >", "m") is ARTIFACT.entry("axpy<float>", "m")
+    assert ARTIFACT.kernel("axpy<float>", "m") is ARTIFACT.kernel("_Z4axpyIfEvv", "m") is ARTIFACT.kernel("axpy", "m")
+    assert ARTIFACT.kernel("axpy< float >", "m") is ARTIFACT.kernel("axpy<float>", "m")
     with pytest.raises(EntryError, match=r"'gemm' of m: there are axpy<float>"):
-        ARTIFACT.entry("gemm", "m")
+        ARTIFACT.kernel("gemm", "m")
 
 
 def test_variables_survive_and_are_checked() -> None:
@@ -253,7 +256,7 @@ def test_missing_field_is_refused(name: str) -> None:
 def test_parameters_end_where_the_buffer_ends() -> None:
     """The last byte of the parameter buffer can be used, the one after cannot."""
     last = [MAX_PARAMETERS_BYTES - 8, 8, "*f4", "float*", ""]
-    assert artifact_from_header(at((*ENTRY, 4), [last]), PAYLOADS).entries[0].parameters[0].offset == last[0]
+    assert artifact_from_header(at((*ENTRY, 4), [last]), PAYLOADS).kernels[0].parameters[0].offset == last[0]
     with pytest.raises(ValueError, match="bounds"):
         artifact_from_header(at((*ENTRY, 4), [[last[0] + 1, *last[1:]]]), PAYLOADS)
 

@@ -14,10 +14,10 @@ import pytest
 import zstandard
 from xxhash import xxh3_128
 
+from numba_kcache import store as entry_format
 from numba_kcache.model import EventKind
-from numba_kcache.store import entry as entry_format
+from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import check_payloads, encode_entry
-from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.chain import Chain
 from tests.support.compiling import ROOT

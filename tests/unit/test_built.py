@@ -17,7 +17,7 @@ import pytest
 import numba_kcache
 from numba_kcache import Built, EventKind, FrozenCacheError, KernelCache, OptionError, ReasonKind, cached_kernel
 from numba_kcache.engine.built import built_artifact
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 from tests.support.compiling import SAXPY
 from tests.support.stores import file_of
 

@@ -31,15 +31,15 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
+from numba_kcache import store as entry_frame
 from numba_kcache import store as faults
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
 from numba_kcache.headers.roots import Place
 from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
-from numba_kcache.store import entry as entry_frame
+from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.listing import payload_records
 from numba_kcache.store.writing import FAULT_POINTS
 from numba_kcache.tiers import bundle as form
@@ -123,7 +123,7 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
     assert (tmp_path / "3.kcache").read_bytes() == (tmp_path / "4.kcache").read_bytes()
 
 
-def test_variant_goes_in_without_this_machine_s_inodes() -> None:
+def test_row_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header mean nothing elsewhere, and would make the bytes differ."""
     place = Place(0, "mine.h")
     transcript = Transcript(1, ((-1, ""),), {place: key_of(1)}, stats={place: FileStat(1, 2, 3, 4, 5)})
@@ -136,10 +136,10 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
 
 
 @pytest.mark.slow
-def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
+def test_row_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
     """A header set that this version cannot read is exported to no bundle and no tier; everything else is."""
     key = next(iter(filled.entries())).key
-    filled.session.local.add_variant("ab" * 32, {"key": key, "transcript": {"format": 99}})
+    filled.session.local.add_rows("ab" * 32, {"key": key, "transcript": {"format": 99}})
 
     assert filled.export_bundle(tmp_path / "b.kcache").entries == 4
     assert filled.push(f"{tmp_path / 'tier'}?readonly=0").entries == 4

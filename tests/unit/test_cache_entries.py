@@ -13,8 +13,8 @@ import pytest
 
 import numba_kcache
 from numba_kcache import EntryInfo, KernelCache, cached_kernel
+from numba_kcache import store as entry_format
 from numba_kcache.store import encoding
-from numba_kcache.store import entry as entry_format
 from numba_kcache.store.listing import Problem
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, key_of, open_store, small_entry

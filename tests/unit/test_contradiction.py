@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.model import Artifact, Entry, Parameter, Variable, misfit, parse_target
+from numba_kcache.model import Artifact, CompiledKernel, Parameter, Variable, misfit, parse_target
 from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.model.cubin import read_cubin, read_variables
 from tests.support.compiling import compiled
@@ -28,7 +28,7 @@ def artifact(target: str = "sm_90") -> Artifact:
     """An artifact whose description of its cubin is right."""
     cubin = compiled(SOURCE, "cubin", target)
     entries = tuple(
-        Entry(each.symbol, each.symbol, tuple(Parameter(*place, "?") for place in each.parameters))
+        CompiledKernel(each.symbol, each.symbol, tuple(Parameter(*place, "?") for place in each.parameters))
         for each in read_cubin(cubin).kernels
     )
     variables = tuple(Variable(each.symbol, each.symbol, each.size_bytes) for each in read_variables(cubin))
@@ -40,9 +40,9 @@ def test_compiled_artifact_fits_its_code(target: str) -> None:
     """The check passes for the whole artifact and for each kernel, also if a name is the end of another."""
     made = artifact(target)
 
-    assert len(made.entries) == 4
+    assert len(made.kernels) == 4
     assert contradiction_of(made) == ""
-    assert [misfit(made, each) for each in made.entries] == [""] * 4
+    assert [misfit(made, each) for each in made.kernels] == [""] * 4
 
 
 def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out() -> None:
@@ -50,12 +50,12 @@ def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out(
     made = artifact()
     places: dict[str, Any] = {}
 
-    assert [misfit(made, each, places) for each in made.entries] == [""] * 4
-    assert {each.symbol for each in made.entries} <= set(places)
-    assert "has no kernel irst" in misfit(made, made.entries[0]._replace(symbol="irst"), places)
-    assert all("other parameters" in misfit(made, each._replace(parameters=()), places) for each in made.entries[:1])
-    del places[made.entries[2].symbol]
-    assert misfit(made, made.entries[2], places) == ""
+    assert [misfit(made, each, places) for each in made.kernels] == [""] * 4
+    assert {each.symbol for each in made.kernels} <= set(places)
+    assert "has no kernel irst" in misfit(made, made.kernels[0]._replace(symbol="irst"), places)
+    assert all("other parameters" in misfit(made, each._replace(parameters=()), places) for each in made.kernels[:1])
+    del places[made.kernels[2].symbol]
+    assert misfit(made, made.kernels[2], places) == ""
 
 
 def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records() -> None:
@@ -63,7 +63,7 @@ def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records(
     fits."""
     source = "".join(f'extern "C" __global__ void k{n}(float a, float *x) {{ x[{n}] = a; }}' for n in range(4))
     cubin, parameters = compiled(source, "cubin", "sm_90"), (Parameter(0, 4, "f4"), Parameter(8, 8, "*f4"))
-    entries = tuple(Entry(f"k{n}", f"k{n}", parameters) for n in range(4))
+    entries = tuple(CompiledKernel(f"k{n}", f"k{n}", parameters) for n in range(4))
     made, places, altered = Artifact("cuda", parse_target("sm_90"), entries, cubin), dict[str, Any](), bytearray(cubin)
     assert misfit(made, entries[0], places) == ""
     _, at, size = places["k1"]
@@ -92,8 +92,8 @@ def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records(
 def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], target: str, why: str) -> None:
     """Another kernel, other parameters or another target, in the check of a whole artifact and in that of a hit."""
     made = artifact()
-    first = made.entries[0]._replace(**entry)
-    lying = made._replace(entries=(first, *made.entries[1:]), target=parse_target(target))
+    first = made.kernels[0]._replace(**entry)
+    lying = made._replace(kernels=(first, *made.kernels[1:]), target=parse_target(target))
 
     assert why in contradiction_of(lying)
     assert why in misfit(lying, first)
@@ -102,18 +102,18 @@ def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], t
 def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
     """The number of safe threads is checked, since below it a launch does not query the driver."""
     source = 'extern "C" __global__ void __launch_bounds__(64) k(int *out) { out[threadIdx.x] = 1; }'
-    entry = Entry("k", "k", (Parameter(0, 8, "*i4"),), safe_threads=64)
+    entry = CompiledKernel("k", "k", (Parameter(0, 8, "*i4"),), safe_threads=64)
     made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
 
     assert contradiction_of(made) == ""
-    assert "fewer threads of k" in contradiction_of(made._replace(entries=(entry._replace(safe_threads=65),)))
+    assert "fewer threads of k" in contradiction_of(made._replace(kernels=(entry._replace(safe_threads=65),)))
 
 
 def test_record_that_is_no_whole_number_of_words_is_refused() -> None:
     """No compiler writes such a record; the parameters of the kernel may stand elsewhere than they seem to."""
     made = artifact()
     places: dict[str, Any] = {}
-    entry = made.entries[0]
+    entry = made.kernels[0]
     assert misfit(made, entry, places) == ""
     _, at, _ = places[entry.symbol]
     sizes = []
@@ -139,7 +139,7 @@ def test_sections_beyond_the_numbers_of_the_header_are_found(places: dict[str, A
     (table,), (count, names_at) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<HH", code, 60)
     struct.pack_into("<HH", code, 60, 0, 0xFFFF)
     struct.pack_into("<QI", code, table + 32, count, names_at)
-    entry = made.entries[0]
+    entry = made.kernels[0]
     shorter = entry._replace(parameters=entry.parameters[:-1])
 
     assert misfit(made._replace(cubin=bytes(code)), entry, places) == ""
@@ -166,13 +166,13 @@ def test_cubin_cut_or_flipped_anywhere_is_text_and_no_exception() -> None:
     for cubin in broken:
         forged = made._replace(cubin=cubin)
         assert isinstance(contradiction_of(forged), str)
-        assert all(isinstance(misfit(forged, each), str) for each in made.entries)
+        assert all(isinstance(misfit(forged, each), str) for each in made.kernels)
 
 
 def test_large_parameters_are_held_against_their_records() -> None:
     """Parameters beyond 4 KiB are compared with records of another kind."""
     source = 'struct S { char c[5000]; }; extern "C" __global__ void k(S s, int *out) { out[0] = s.c[5]; }'
-    entry = Entry("k", "k", (Parameter(0, 5000, "o"), Parameter(5000, 8, "*i4")))
+    entry = CompiledKernel("k", "k", (Parameter(0, 5000, "o"), Parameter(5000, 8, "*i4")))
     made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
 
     assert misfit(made, entry) == ""
@@ -189,7 +189,7 @@ def test_large_parameters_are_held_against_their_records() -> None:
 )
 def test_ptx_is_held_against_its_text(parameters: tuple[int, ...], target: str, why: str) -> None:
     """The PTX of a virtual target has its target, kernels and sizes in its text."""
-    entry = Entry("first", "first", tuple(Parameter(32 * at, size, "?") for at, size in enumerate(parameters)))
+    entry = CompiledKernel("first", "first", tuple(Parameter(32 * at, size, "?") for at, size in enumerate(parameters)))
     extras = {"ptx": compiled(SOURCE, "ptx", "compute_80")}
     found = contradiction_of(Artifact("cuda", parse_target(target), (entry,), b"", extras=extras))
 

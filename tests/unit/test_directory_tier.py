@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from numba_kcache.store import ENTRY, MANIFEST, DamagedEntry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, files_below, key_of, open_store
@@ -22,7 +22,7 @@ def filled(tmp_path: Path) -> Path:
     """A cache with one entry and one manifest."""
     store = open_store(tmp_path / "filled")
     store.put(entry_of(1))
-    store.add_variant(key_of(9), VARIANT)
+    store.add_rows(key_of(9), VARIANT)
     return tmp_path / "filled"
 
 
@@ -87,7 +87,7 @@ def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> No
     """The directory is made at the first put; another cache finds entry and manifest, and no other file is left."""
     tier = DirectoryTier(str(tmp_path / "share"), readonly=False, durability="none")
     source = open_store(tmp_path / "source")
-    source.add_variant(key_of(9), VARIANT)
+    source.add_rows(key_of(9), VARIANT)
     tier.put(ENTRY, key_of(1), encode_entry(entry_of(1)))
     assert tier.put_manifest(key_of(9), file_of(source, key_of(9), "manifests").read_bytes(), None)
     reader = open_store(tmp_path / "share")

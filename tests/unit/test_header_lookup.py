@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.headers import lookup as header_lookup
-from numba_kcache.headers.lookup import Found, find_key, read_row, without_stats
+from numba_kcache.headers.lookup import FoundKey, find_key, read_row, without_stats
 from numba_kcache.headers.transcript import transcript_components, transcript_to_json
 from numba_kcache.keys import Component, component, derive
 from tests.support.header_projects import Project, one_header
@@ -33,7 +33,7 @@ class World:
         one_header(self.project)
         self.rows = [row(self.project)]
 
-    def find(self, find: Callable[..., Found] = find_key, *, any_compiler: bool = False) -> Found:
+    def find(self, find: Callable[..., FoundKey] = find_key, *, any_compiler: bool = False) -> FoundKey:
         return find(self.rows, COMPONENTS, self.project.roots, any_compiler=any_compiler)
 
 

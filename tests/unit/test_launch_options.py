@@ -71,7 +71,7 @@ def test_block_size_that_the_driver_refuses_is_an_error(monkeypatch: pytest.Monk
     )
     for module in (attributes, devices):
         monkeypatch.setattr(module, "bindings", lambda: driver)
-    kernel: Any = SimpleNamespace(function=1, entry=SimpleNamespace(name="saxpy"), allow_shared=lambda size: None)
+    kernel: Any = SimpleNamespace(function=1, compiled=SimpleNamespace(name="saxpy"), allow_shared=lambda size: None)
 
     with pytest.raises(
         LaunchError, match="cannot query a block size for saxpy: the driver returned CUDA_ERROR_INVALID_"

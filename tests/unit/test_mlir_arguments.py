@@ -217,7 +217,7 @@ def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None
     refused: list[Any] = []
 
     def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
-        loaded.entry.parameters = parameters
+        loaded.compiled.parameters = parameters
         return make_launcher(
             MLIR, loaded, name, [types.StarArgTuple([types.int64, types.int32])], complete=lambda given: given,
             otherwise=lambda config, given: refused.append(given), relaunch=lambda *given: False,

@@ -79,7 +79,7 @@ def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, l
     assert len(found) == 3
     assert [each.c_type for each in found.axpy_double.params] == ["double", "double const*", "double*", "int"]
     made = resolutions_of(found.axpy_double).exactly(Target(9, 0)).artifact
-    assert definition_of(found.axpy_double).entry(made).typed
+    assert definition_of(found.axpy_double).kernel_in(made).typed
     assert found.axpy_float.regs_per_thread > 0
     assert "axpy_float" in found
     assert "gemm" not in found

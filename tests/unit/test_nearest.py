@@ -17,8 +17,8 @@ from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCac
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
 from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, history_name
 from numba_kcache.explanation.report import report_of
+from numba_kcache.store import MANIFEST, StoredEntry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import MANIFEST, StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, request_of
 from tests.support.stores import file_of

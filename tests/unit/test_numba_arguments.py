@@ -82,7 +82,7 @@ def test_layout_is_that_of_the_cubin() -> None:
     names = ", ".join(f"a{number}" for number in range(len(kinds)))
     space: dict[str, Any] = {}
     exec(f"def kernel({names}):\n    pass\n", space)
-    entry = compile_numba(cuda.jit(space["kernel"]), kinds, Target(8, 0)).artifact.entries[0]
+    entry = compile_numba(cuda.jit(space["kernel"]), kinds, Target(8, 0)).artifact.kernels[0]
 
     parameters = laid_out(kinds, entry.parameters)
 

@@ -85,7 +85,7 @@ def test_any_target_compiles_without_a_device(arch: str) -> None:
 
     cubin = read_cubin(build.artifact.cubin)
     assert cubin.sm == target.major * 10 + target.minor
-    assert [each.symbol for each in cubin.kernels] == [build.artifact.entries[0].symbol]
+    assert [each.symbol for each in cubin.kernels] == [build.artifact.kernels[0].symbol]
     assert len(cubin.kernels[0].parameters) == 14
     assert f".target {arch}\n" in ptx_of(build)
     assert build.uncacheable is None
@@ -314,7 +314,7 @@ def test_debug_kernel_carries_its_exceptions() -> None:
     place = next(each[3] for each in table if each[1] == "ValueError")
     assert place[1:] == [__file__, kernel.py_func.__code__.co_firstlineno + 3]
     assert build.uncacheable is None
-    assert build.artifact.entries[0].symbol.encode() + b"__errcode__" in build.artifact.cubin
+    assert build.artifact.kernels[0].symbol.encode() + b"__errcode__" in build.artifact.cubin
 
 
 class _OwnError(Exception):
@@ -359,7 +359,7 @@ def test_launch_bounds_registers_and_fastmath_reach_the_code() -> None:
     assert ".minnctapersm 2" in ptx_of(build)
     assert "div.approx" in ptx_of(build)
     assert build.artifact.attributes["carveout"] == 100
-    assert limited.artifact.entries[0].registers <= 24 < free.artifact.entries[0].registers
+    assert limited.artifact.kernels[0].registers <= 24 < free.artifact.kernels[0].registers
 
 
 def test_virtual_target_is_generated_for_and_linked() -> None:

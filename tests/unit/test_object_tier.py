@@ -11,7 +11,7 @@ import pytest
 
 from numba_kcache import KCacheError, KernelCache
 from numba_kcache.model import EventKind
-from numba_kcache.store.entry import ENTRY
+from numba_kcache.store import ENTRY
 from numba_kcache.tiers import tier
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.object_store import ObjectTier
@@ -20,7 +20,7 @@ from tests.support.stores import Events, open_store
 
 SCRIPT = """
 import os, signal, sys
-from numba_kcache.store.entry import ENTRY
+from numba_kcache.store import ENTRY
 from numba_kcache.tiers.object_store import ObjectTier
 tier = ObjectTier("s3://bucket/path", endpoint=sys.argv[1], region="x", timeout_s=2.0)
 assert tier.get(ENTRY, "0" * 64) == b"abc"

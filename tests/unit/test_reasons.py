@@ -10,7 +10,7 @@ import pytest
 from numba_kcache.explanation.diff import compare as compare_with
 from numba_kcache.explanation.diff import kind_of, with_line
 from numba_kcache.explanation.history import KINDS as COMMON_KINDS
-from numba_kcache.explanation.history import Record
+from numba_kcache.explanation.history import ComponentRecord
 from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
 from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.keys import component
@@ -22,12 +22,12 @@ LONG = "x" * 5000
 KINDS = COMMON_KINDS | {name: kind for name, kind in component_kinds().items() if not name.endswith((" ", "["))}
 
 
-def compare(old: list[Record], new: list[Record]) -> list[Reason]:
+def compare(old: list[ComponentRecord], new: list[ComponentRecord]) -> list[Reason]:
     """The reasons, for a kind of kernel that has all components."""
     return compare_with(old, new, component_kinds())
 
 
-def records(**values: Any) -> list[Record]:
+def records(**values: Any) -> list[ComponentRecord]:
     """Component records as a report gives them back."""
     made = [component(name.replace("_", " "), value).record() for name, value in values.items()]
     return [tuple(each) for each in json.loads(json.dumps(made, default=bytes.hex))]

@@ -13,7 +13,7 @@ import pytest
 
 from numba_kcache import KernelCache
 from numba_kcache.cli import main
-from numba_kcache.store.entry import ENTRY
+from numba_kcache.store import ENTRY
 from numba_kcache.tiers.redis import RedisError, RedisTier, Server, server_of
 
 KEY = "0" * 64

@@ -20,7 +20,7 @@ from numba_kcache.errors import FrozenCacheError, KCacheError, SettingsError, Un
 from numba_kcache.model import parse_target
 from numba_kcache.model.header import artifact_header
 from numba_kcache.observe.text import bytes_text, seconds_text
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 from numba_kcache.toolchain import installed_include_dirs
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain

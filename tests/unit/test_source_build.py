@@ -36,7 +36,7 @@ extern "C" __global__ void k(float *x) {
 def test_artifact_holds_cubin_ptx_entry_and_time() -> None:
     """It has all that a launch, an explanation and the statistics need."""
     artifact = build()
-    (entry,) = artifact.entries
+    (entry,) = artifact.kernels
 
     assert is_cubin(artifact.cubin)
     assert read_cubin(artifact.cubin).sm == 90
@@ -96,8 +96,8 @@ def test_std_reaches_the_code() -> None:
 
 def test_max_registers_reaches_the_code() -> None:
     """A kernel that would need more registers keeps to the limit."""
-    free = build(HUNGRY).entries[0]
-    held = build(HUNGRY, max_registers=32).entries[0]
+    free = build(HUNGRY).kernels[0]
+    held = build(HUNGRY, max_registers=32).kernels[0]
 
     assert free.registers > 32 >= held.registers
     assert held.local_bytes > 0
@@ -198,7 +198,7 @@ def test_header_that_never_ends_is_not_read_in_a_branch_that_is_not_taken(tmp_pa
     """The scan for declarations reads only regular files; reading a pipe would never end."""
     os.mkfifo(tmp_path / "pipe.h")
 
-    assert build(f'#if 0\n#include "pipe.h"\n#endif\n{EMPTY}', include_dirs=[str(tmp_path)]).entries[0].name == "k"
+    assert build(f'#if 0\n#include "pipe.h"\n#endif\n{EMPTY}', include_dirs=[str(tmp_path)]).kernels[0].name == "k"
 
 
 def test_source_that_includes_itself_compiles(tmp_path: Path) -> None:
@@ -210,14 +210,14 @@ def test_source_that_includes_itself_compiles(tmp_path: Path) -> None:
 
     made = source_build.build_source(wanted._replace(options=options), ())
 
-    assert made.entries[0].symbol == "k"
+    assert made.kernels[0].symbol == "k"
 
 
 def test_toolkit_headers_are_on_the_path() -> None:
     """cuda_fp16.h and CCCL need no include_dirs."""
     source = "#include <cuda_fp16.h>\n#include <cuda/std/cstdint>\n__global__ void k(half *x, cuda::std::uint8_t n) {}"
 
-    assert [each.code for each in build(source).entries[0].parameters] == ["*f2", "u1"]
+    assert [each.code for each in build(source).kernels[0].parameters] == ["*f2", "u1"]
 
 
 def test_keep_ptx_is_a_choice() -> None:
@@ -237,12 +237,12 @@ def test_warnings_are_kept_in_the_log() -> None:
 def test_virtual_target_is_ptx_with_its_parameters() -> None:
     """`compute_80`: no cubin, but types and resources are known; the driver decides about threads of a block."""
     artifact = build(SAXPY, target="compute_80")
-    assert [build(SAXPY, target=each).entries[0].safe_threads for each in ("compute_80", "sm_80")] == [0, 1024]
+    assert [build(SAXPY, target=each).kernels[0].safe_threads for each in ("compute_80", "sm_80")] == [0, 1024]
 
     assert artifact.cubin == b""
     assert b".target sm_80" in artifact.ptx
-    assert artifact.entries[0].typed
-    assert len(artifact.entries[0].parameters) == 4
+    assert artifact.kernels[0].typed
+    assert len(artifact.kernels[0].parameters) == 4
 
 
 def test_ptx_of_an_older_target_is_linked_for_the_device() -> None:
@@ -251,7 +251,7 @@ def test_ptx_of_an_older_target_is_linked_for_the_device() -> None:
 
     assert b".target sm_80" in artifact.ptx
     assert read_cubin(artifact.cubin).sm == 90
-    assert artifact.entries[0].typed
+    assert artifact.kernels[0].typed
 
 
 def test_ptx_source_is_linked() -> None:
@@ -262,8 +262,8 @@ def test_ptx_source_is_linked() -> None:
     assert artifact.kind == "ptx"
     assert is_cubin(artifact.cubin)
     assert artifact.ptx.decode() == ptx
-    assert not artifact.entries[0].typed
-    assert [(each.size, each.code) for each in artifact.entries[0].parameters] == [
+    assert not artifact.kernels[0].typed
+    assert [(each.size, each.code) for each in artifact.kernels[0].parameters] == [
         (4, "?"),
         (8, "?"),
         (8, "?"),
@@ -276,7 +276,7 @@ def test_lto_makes_a_cubin() -> None:
     artifact = build(SAXPY, lto=True)
 
     assert is_cubin(artifact.cubin)
-    assert artifact.entries[0].typed
+    assert artifact.kernels[0].typed
     assert artifact.ptx == b""
 
 
@@ -301,14 +301,14 @@ def test_device_code_is_linked(inputs: dict[str, Path], suffix: str) -> None:
     artifact = build(CALLS, link=read_link_inputs([inputs[suffix]], ""))
 
     assert is_cubin(artifact.cubin)
-    assert artifact.entries[0].typed
+    assert artifact.kernels[0].typed
 
 
 def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_path: Path) -> None:
     """If it were passed as an object, nvJitLink would ignore it and miss the function later."""
     inputs["cubin"].rename(tmp_path / "twice.o")
 
-    assert build(CALLS, link=read_link_inputs([tmp_path / "twice.o"], "")).entries[0].typed
+    assert build(CALLS, link=read_link_inputs([tmp_path / "twice.o"], "")).kernels[0].typed
 
 
 @pytest.mark.slow
@@ -323,7 +323,7 @@ def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
     else:
         subprocess.run([program("nvcc"), "-arch=sm_90", *form, "twice.cu", "-o", output], cwd=tmp_path, check=True)
 
-    assert build(CALLS, link=read_link_inputs([tmp_path / output], "")).entries[0].typed
+    assert build(CALLS, link=read_link_inputs([tmp_path / output], "")).kernels[0].typed
 
 
 @pytest.mark.parametrize("suffix", ["cu", "ltoir"])
@@ -348,7 +348,7 @@ def test_linked_source_finds_headers_beside_it(tmp_path: Path) -> None:
     (tmp_path / "factor.h").write_text("#define FACTOR 2\n")
     (tmp_path / "twice.cu").write_text('#include "factor.h"\n' + TWICE)
 
-    assert build(CALLS, link=read_link_inputs([tmp_path / "twice.cu"], "")).entries
+    assert build(CALLS, link=read_link_inputs([tmp_path / "twice.cu"], "")).kernels
 
 
 def test_real_object_of_nvcc_s_format_is_refused_plainly(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_flag_that_nvrtc_does_not_know(flag: str) -> None:
 
 def test_source_of_another_script_compiles() -> None:
     """UTF-8 in comments and strings is fine."""
-    assert build("// größer 大 \U0001f600\n" + EMPTY).entries
+    assert build("// größer 大 \U0001f600\n" + EMPTY).kernels
 
 
 # -- signature ------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ def test_source_of_another_script_compiles() -> None:
 def test_signature_gives_ptx_its_types() -> None:
     """The signature is compared with the sizes in the cubin; then arguments are checked by it."""
     ptx = compiled(SAXPY, "ptx").decode().rstrip("\0")
-    entry = build(ptx, kind="ptx", signature="float, const float*, float*, int").entries[0]
+    entry = build(ptx, kind="ptx", signature="float, const float*, float*, int").kernels[0]
 
     assert entry.typed
     assert [each.code for each in entry.parameters] == ["f4", "*kf4", "*f4", "i4"]
@@ -463,7 +463,7 @@ def test_signature_gives_ptx_its_types() -> None:
 def test_signature_knows_the_toolkit_s_number_types() -> None:
     """half, bfloat16 and fp8 need no include by the user."""
     ptx = compiled('extern "C" __global__ void k(void *a, void *b, void *c, float4 d) {}', "ptx").decode().rstrip("\0")
-    entry = build(ptx, kind="ptx", signature="half*, const __nv_bfloat16*, __nv_fp8_e4m3*, float4").entries[0]
+    entry = build(ptx, kind="ptx", signature="half*, const __nv_bfloat16*, __nv_fp8_e4m3*, float4").kernels[0]
 
     assert [each.code for each in entry.parameters] == ["*f2", "*kbf", "*e4", "v4f4"]
 
@@ -475,7 +475,7 @@ def test_header_beside_the_ptx_gives_its_signature_no_types(tmp_path: Path) -> N
     wanted = request(ptx, kind="ptx", signature="half*")
     wanted = wanted._replace(options=wanted.options._replace(base_dir=str(tmp_path)))
 
-    entry = source_build.build_source(wanted, installed_include_dirs()).entries[0]
+    entry = source_build.build_source(wanted, installed_include_dirs()).kernels[0]
 
     assert [each.code for each in entry.parameters] == ["*f2"]
 
@@ -484,7 +484,7 @@ def test_signature_that_agrees_with_the_source() -> None:
     """Typedefs, spaces and spelling do not matter, since the compiler reads the signature."""
     source = f"typedef float real; struct Box {{ int a; }};\n{SAXPY}"
 
-    assert build(source, signature="real,const  real *, real*,int").entries[0].typed
+    assert build(source, signature="real,const  real *, real*,int").kernels[0].typed
 
 
 @pytest.mark.parametrize(

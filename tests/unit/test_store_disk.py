@@ -17,10 +17,20 @@ import pytest
 
 from numba_kcache import store as system
 from numba_kcache.model import EventKind
-from numba_kcache.store import Tree, disk, eviction, folders, writing
+from numba_kcache.store import (
+    ENTRY,
+    MANIFEST,
+    MAX_ROWS,
+    StoredEntry,
+    Tree,
+    decode_entry,
+    disk,
+    eviction,
+    folders,
+    writing,
+)
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, MAX_VARIANTS, StoredEntry, decode_entry
 from numba_kcache.store.eviction import Limits, begin_pass
 from tests.support.stores import (
     HOUR_S,
@@ -105,7 +115,7 @@ def test_directories_and_files_are_the_owners_alone(root: Path) -> None:
     try:
         store = open_store(root)
         store.put(entry_of(1))
-        store.add_variant(key_of(1), {"key": "a"})
+        store.add_rows(key_of(1), {"key": "a"})
         store.counters.add({"hits": 1})
         modes = {path: path.stat().st_mode & 0o077 for path in (root, root / "v1", root / "v1" / "entries")}
         modes[file_of(store, key_of(1))] = file_of(store, key_of(1)).stat().st_mode & 0o077
@@ -183,7 +193,7 @@ def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
     clock = Clock()
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     clock.now_s += years * 365 * 24 * HOUR_S
     with store.building(key_of(2)) as turn:
         assert turn.has_turn
@@ -277,7 +287,7 @@ def test_manifests_are_limited_as_entries_are(root: Path) -> None:
     """A store whose requests all differ does not grow without bound by manifests."""
     store = open_store(root, max_entries=10)
     for number in range(30):
-        store.add_variant(key_of(number), {"key": "a"})
+        store.add_rows(key_of(number), {"key": "a"})
     store.prune()
 
     assert len(files_below(root / "v1" / "manifests")) <= 10
@@ -344,7 +354,7 @@ def test_clear_leaves_statistics(root: Path) -> None:
     """Entries, manifests and damaged files are removed; statistics stay."""
     store = open_store(root)
     store.put(small_entry(1))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
     store.counters.add({"hits": 3})
     file_of(store, key_of(1)).write_bytes(b"damaged")
     store.get(key_of(1))
@@ -363,7 +373,7 @@ def test_size_is_that_of_the_files(root: Path) -> None:
     store = open_store(root)
     for number in range(5):
         store.put(small_entry(number))
-    store.add_variant(key_of(9), {"key": "a"})
+    store.add_rows(key_of(9), {"key": "a"})
     file_of(store, key_of(0)).unlink()
     (file_of(store, key_of(1)).parent / "README").write_text("hello")
 
@@ -477,25 +487,25 @@ def test_tree_of_another_format_is_left_alone(root: Path) -> None:
 # Manifests
 
 
-def test_variants_come_newest_first_and_once(root: Path) -> None:
+def test_rows_come_newest_first_and_once(root: Path) -> None:
     """A key that is added again moves to the front with its newer content."""
     store = open_store(root)
     family = key_of(1)
     for variant in ({"key": "a"}, {"key": "b"}, {"key": "a", "new": 1}):
-        assert store.add_variant(family, variant)
+        assert store.add_rows(family, variant)
 
     assert open_store(root).get_manifest(family) == [{"key": "a", "new": 1}, {"key": "b"}]
 
 
-def test_variant_used_longest_ago_goes_beyond_64(root: Path) -> None:
+def test_row_used_longest_ago_goes_beyond_64(root: Path) -> None:
     """A family's manifest has at most 64 variants."""
     store = open_store(root)
     family = key_of(1)
-    for number in range(MAX_VARIANTS + 2):
-        store.add_variant(family, {"key": str(number)})
+    for number in range(MAX_ROWS + 2):
+        store.add_rows(family, {"key": str(number)})
 
     assert [each["key"] for each in store.get_manifest(family)] == [
-        str(number) for number in range(MAX_VARIANTS + 1, 1, -1)
+        str(number) for number in range(MAX_ROWS + 1, 1, -1)
     ]
 
 
@@ -503,17 +513,17 @@ def test_variant_used_longest_ago_goes_beyond_64(root: Path) -> None:
     "header",
     [{}, {"variants": {}}, {"variants": [1]}, {"variants": [{}]}, {"variants": [{"key": 1}]}],
 )
-def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, object]) -> None:
+def test_manifest_without_rows_is_damaged(root: Path, header: dict[str, object]) -> None:
     """A sound file with other content is moved aside, and the family starts again."""
     events = Events()
     store = open_store(root, emit=events)
     family = key_of(1)
-    store.add_variant(family, {"key": "a"})
+    store.add_rows(family, {"key": "a"})
     file_of(store, family, "manifests").write_bytes(encode_entry(StoredEntry(family, header, {}), MANIFEST))
 
     assert store.get_manifest(family) == []
     assert [event.kind for event in events] == [EventKind.DAMAGED]
-    assert store.add_variant(family, {"key": "b"})
+    assert store.add_rows(family, {"key": "b"})
     assert store.get_manifest(family) == [{"key": "b"}]
 
 
@@ -524,7 +534,7 @@ def test_record_is_replaced_as_a_whole_and_beside_others_of_its_name(root: Path)
     """An entry, a manifest and a record of one name are three files."""
     store = open_store(root)
     store.put(small_entry(1))
-    store.add_variant(key_of(1), {"key": "a"})
+    store.add_rows(key_of(1), {"key": "a"})
 
     assert store.get_record(key_of(1)) is None
     assert store.put_record(key_of(1), {"old": 1, "path": "\udcff"})
@@ -624,7 +634,7 @@ def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
     store = open_store(root)
     for number in range(4):
         store.put(entry_of(number, 1000))
-    store.add_variant(key_of(8), {"key": "a"})
+    store.add_rows(key_of(8), {"key": "a"})
     data = encode_entry(entry_of(1, 1000))[:-16]
     file_of(store, key_of(0)).write_bytes(b"short")
     file_of(store, key_of(1)).write_bytes(sealed(data[:-1] + bytes([data[-1] ^ 1])))
@@ -664,7 +674,7 @@ def test_readonly_store_writes_nothing(root: Path) -> None:
     assert store.get(key_of(1)) == entry_of(1)
     assert store.get(key_of(2)) is None
     assert not store.put(entry_of(3))
-    assert not store.add_variant(key_of(3), {"key": "a"})
+    assert not store.add_rows(key_of(3), {"key": "a"})
     assert not store.remove(key_of(1))
     assert not store.counters.add({"hits": 1})
     assert store.prune(max_size_bytes=0) == store.clear() == (0, 0)
@@ -677,7 +687,7 @@ def test_readonly_store_writes_nothing(root: Path) -> None:
 def is_unused(store: DiskStore, number: int) -> bool:
     """Use every operation of a store; True if none found or stored anything."""
     key = key_of(number)
-    found = [store.get(key), store.put(entry_of(number)), store.add_variant(key, {"key": key}), store.remove(key)]
+    found = [store.get(key), store.put(entry_of(number)), store.add_rows(key, {"key": key}), store.remove(key)]
     found += [store.get_manifest(key), store.get_encoded(key), store.size().entries, list(store.entries())]
     found += [store.prune(max_size_bytes=0).entries, store.clear().entries, store.verify()]
     store.set_aside(key)
@@ -1005,7 +1015,7 @@ def test_threads_unpack_at_once(root: Path) -> None:
 def test_importing_the_room_brings_in_no_heavy_module() -> None:
     """Logging, inspect, dataclasses, pathlib, hashlib and tempfile are imported only when an entry is stored."""
     code = (
-        "import sys; before = set(sys.modules); import numba_kcache.store.entry, numba_kcache.store.disk;"
+        "import sys; before = set(sys.modules); import numba_kcache.store.disk;"
         "print(*sorted({'logging','inspect','dataclasses','pathlib','hashlib','tempfile','subprocess'}"
         " & (set(sys.modules) - before)))"
     )

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from numba_kcache.store import encoding
-from numba_kcache.store import entry as entry_format
+from numba_kcache import store as entry_format
+from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry, decode_manifest, encoding
 from numba_kcache.store.encoding import check_payloads, encode_entry, encode_manifest, merge
-from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry, decode_manifest
 from numba_kcache.store.listing import payload_records
 from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 
@@ -328,7 +327,7 @@ def closure(edited: int, headers: int = 3_000) -> dict[str, object]:
     return {"key": key_of(edited), "request": "r", "closures": [{"format": 1, "files": files, "same": []}], "paths": []}
 
 
-def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_rows_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest never exceeds its limit, and its size never makes a put raise."""
     monkeypatch.setattr(encoding, "MAX_MANIFEST_BYTES", 100_000)
     variants = [closure(1000 * number, 100) | {"of": number, "own": [[str(number) * 30_000]]} for number in range(6)]
@@ -340,7 +339,7 @@ def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -
     assert decode_manifest(encode_manifest(KEY, [closure(1, 2_000)]), KEY) == []
 
 
-def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_of_exactly_the_limit_keeps_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit itself is allowed; with a limit lower by one byte the oldest variant is dropped."""
     variants = [{"key": key_of(number), "own": "x" * 100} for number in range(4)]
     size = len(entry_format.json_of({"variants": variants}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 from tests.support.stores import DIGEST_BYTES, file_of, key_of, open_store, small_entry
 
 HITS = {key_of(2)[:16]: 7, key_of(0)[:16]: 3}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.breaker import Breaker
 from numba_kcache.tiers.chain import Chain
@@ -113,7 +113,7 @@ def test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds(
         if chain.get(key_of(number)) is None:
             chain.get(key_of(number))
             chain.put(entry_of(number))
-            chain.add_variant(key_of(number), {"key": key_of(number)})
+            chain.add_rows(key_of(number), {"key": key_of(number)})
         lost_s += time.now_s - start_s
         time.now_s += 0.2  # the compile
 

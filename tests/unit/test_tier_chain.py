@@ -59,11 +59,11 @@ def test_tier_hit_is_kept_locally_byte_for_byte(local: DiskStore, events: Events
 
 def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -> None:
     """They get the bytes of the local file, and the variant before those they have."""
-    tier, image = MemoryTier().with_variants(key_of(9), {"key": key_of(5)}), MemoryTier(readonly=True)
+    tier, image = MemoryTier().with_rows(key_of(9), {"key": key_of(5)}), MemoryTier(readonly=True)
     chain = Chain(local, [tier, image], events)
 
     assert chain.put(entry_of(1))
-    assert chain.add_variant(key_of(9), VARIANT)
+    assert chain.add_rows(key_of(9), VARIANT)
     assert tier.entries[key_of(1)] == file_of(local, key_of(1)).read_bytes()
     assert chain.tiers[0].get_manifest(key_of(9)) == [VARIANT, {"key": key_of(5)}]
     assert image.asked == []
@@ -74,7 +74,7 @@ def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -
     tier = MemoryTier()
     chain = Chain(open_store(tmp_path, readonly=True), [tier], events)
     chain.put(entry_of(1))
-    chain.add_variant(key_of(9), VARIANT)
+    chain.add_rows(key_of(9), VARIANT)
 
     assert tier.asked == []
 
@@ -88,7 +88,7 @@ def test_trouble_with_a_tier_is_a_miss_an_event_and_a_count(local: DiskStore, ev
 
     assert chain.get(key_of(1)) == entry_of(1)
     assert chain.put(entry_of(2))
-    assert chain.add_variant(key_of(9), VARIANT)
+    assert chain.add_rows(key_of(9), VARIANT)
     assert chain.tiers[0].get_manifest(key_of(9)) == []
     chain.close()
     assert {event.fields["where"] for event in events.of(EventKind.TROUBLE)} == {"tier broken"}
@@ -165,9 +165,9 @@ def test_payload_that_is_not_of_its_sha256_is_not_kept(local: DiskStore, events:
     assert Chain(local, [tier], events).get(key_of(1)) is None
 
 
-def test_damaged_manifest_is_no_variants(local: DiskStore, events: Events) -> None:
+def test_damaged_manifest_is_no_rows(local: DiskStore, events: Events) -> None:
     """The manifest is another family's, or has no list."""
-    tier = MemoryTier().with_variants(key_of(9), VARIANT)
+    tier = MemoryTier().with_rows(key_of(9), VARIANT)
     chain = Chain(local, [tier], events)
     tier.manifests[key_of(8)] = tier.manifests[key_of(9)]
 

@@ -297,6 +297,6 @@ def test_stored_ptx_is_linked_and_not_compiled_again(tmp_path: Path) -> None:
     ]
 
     for each in found[1:]:
-        assert (each.cubin, each.entries, each.ptx) == (found[0].cubin, found[0].entries, found[0].ptx)
+        assert (each.cubin, each.kernels, each.ptx) == (found[0].cubin, found[0].kernels, found[0].ptx)
     assert found[1].target == Target(9, 0, "a")
     assert [event.fields["target"] for event in events if event.kind is EventKind.HIT] == ["compute_80"]

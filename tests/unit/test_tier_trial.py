@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from numba_kcache.errors import KCacheError
-from numba_kcache.store.entry import ENTRY
+from numba_kcache.store import ENTRY
 from numba_kcache.tiers.tier import round_trip
 from numba_kcache.tiers.trust import SIGNATURE
 

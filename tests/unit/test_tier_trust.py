@@ -13,10 +13,9 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.settings import Settings, read_settings
-from numba_kcache.store import disk
+from numba_kcache.store import ENTRY, MANIFEST, StoredEntry, disk
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry
 from numba_kcache.store.signed import SignedTree
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
@@ -62,7 +61,7 @@ def filled(tmp_path: Path, tier: MemoryTier | DirectoryTier, signs: str | None) 
     """Store the entry and its manifest in the tier."""
     node = Chain(open_store(tmp_path / "source"), [tier], Events(), trust(tmp_path, signs=signs))
     node.put(ENTRY_1)
-    node.add_variant(key_of(9), VARIANT)
+    node.add_rows(key_of(9), VARIANT)
 
 
 def believer(tmp_path: Path, tier: MemoryTier | DirectoryTier, events: Events, **asked: str) -> Chain:
@@ -81,7 +80,7 @@ def test_what_a_trusted_key_signed_is_served(tmp_path: Path, events: Events) -> 
     assert tier.entries[key_of(1)] == encode_entry(ENTRY_1)
 
 
-def test_two_that_sign_and_add_a_variant_at_once_lose_none(
+def test_two_that_sign_and_add_a_row_at_once_lose_none(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second node writes between another's read and its write: the write is refused, and the second node's signature
@@ -94,11 +93,11 @@ def test_two_that_sign_and_add_a_variant_at_once_lose_none(
 
     def overtaken(family: str, data: bytes, before: bytes | None) -> bool:
         monkeypatch.setattr(tier, "put_manifest", put)
-        second.add_variant_now(key_of(9), variants[2])
+        second.add_rows_now(key_of(9), variants[2])
         return put(family, data, before)
 
     monkeypatch.setattr(tier, "put_manifest", overtaken)
-    first.add_variant_now(key_of(9), variants[0])
+    first.add_rows_now(key_of(9), variants[0])
 
     assert first.get_manifest(key_of(9)) == [variants[0], variants[2], VARIANT]
     assert events.of(EventKind.TROUBLE) == []
@@ -210,7 +209,7 @@ def test_who_trusts_and_cannot_sign_writes_nothing(tmp_path: Path, events: Event
     tier = MemoryTier()
     node = believer(tmp_path, tier, events)
     node.put(ENTRY_1)
-    node.add_variant(key_of(9), VARIANT)
+    node.add_rows(key_of(9), VARIANT)
 
     assert (tier.entries, tier.manifests) == ({}, {})
 
@@ -235,19 +234,19 @@ def test_signer_takes_what_it_signed_itself(tmp_path: Path, events: Events, aske
     filled(tmp_path, tier, "team")
     assert believer(tmp_path, tier, events, **asked).get(key_of(1)) == ENTRY_1
 
-    unsigned = MemoryTier().with_variants(key_of(9), VARIANT)
+    unsigned = MemoryTier().with_rows(key_of(9), VARIANT)
     unsigned.is_trusted = True
     assert believer(tmp_path, unsigned, events, **asked).tiers[0].get_manifest(key_of(9)) == [VARIANT]
     assert events.of(EventKind.TROUBLE) == []
 
 
 @pytest.mark.parametrize("asked", [{"signs": "team"}, {"signs": "team", "trusts": "team"}])
-def test_signer_vouches_for_no_one_else_s_variants(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
+def test_signer_vouches_for_no_one_else_s_rows(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
     """A manifest of unknown origin is replaced; the signer's own is added to."""
-    tier = MemoryTier().with_variants(key_of(9), {"key": key_of(66)})
+    tier = MemoryTier().with_rows(key_of(9), {"key": key_of(66)})
     node = believer(tmp_path, tier, events, **asked)
-    node.add_variant(key_of(9), VARIANT)
-    node.add_variant(key_of(9), {**VARIANT, "key": key_of(3)})
+    node.add_rows(key_of(9), VARIANT)
+    node.add_rows(key_of(9), {**VARIANT, "key": key_of(3)})
 
     found = believer(tmp_path, tier, Events()).tiers[0].get_manifest(key_of(9))
     assert [each["key"] for each in found] == [key_of(3), key_of(1)]
@@ -284,7 +283,7 @@ def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
     if way == "entry":
         assert anyone.get(key_of(1)) == ENTRY_1
     else:
-        anyone.local.add_variant(key_of(9), anyone.tiers[0].get_manifest(key_of(9))[0])
+        anyone.local.add_rows(key_of(9), anyone.tiers[0].get_manifest(key_of(9))[0])
     assert anyone.put(small_entry(4))
 
     after = open_store(tmp_path / "local", demands=True)

@@ -200,7 +200,7 @@ def make_launcher(
     except KeyError:
         return None
     return TypedLauncher(
-        kernel, name, lay_out(name, codes, kernel.entry.parameters), flavour=flavour, kinds=flat, **more
+        kernel, name, lay_out(name, codes, kernel.compiled.parameters), flavour=flavour, kinds=flat, **more
     )
 
 

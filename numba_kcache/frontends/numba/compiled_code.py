@@ -34,7 +34,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
 from ...keys import Plain, sha256
-from ...model import Artifact, Entry, LinkInput, NamedTuple, Parameter, Target
+from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
 from .configuration import Registration
 from .flavour import Flavour, gathered, is_a, on_device, surface
@@ -273,7 +273,7 @@ def _functions_of(code: Any, flavour: Flavour) -> list[tuple[Any, type | None]]:
     return [(each, None) for each in found if isinstance(each, FunctionType)]
 
 
-def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:
+def entry_of(cubin: bytes, symbol: str, name: str) -> CompiledKernel:
     """The kernel with this symbol in a linked cubin, or else its only one.
 
     Raises:
@@ -286,7 +286,7 @@ def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:
     (kernel,) = named
     parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
-    return Entry(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
+    return CompiledKernel(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
 
 
 _FUNCTION = "\0function\0"

@@ -27,7 +27,7 @@ from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interprete
 from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel
 from ...launch.typed import around
-from ...model import Artifact, Entry
+from ...model import Artifact, CompiledKernel
 from . import dispatcher
 from .arguments import Signature
 from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, dispatcher_of, launch_configured, specialized
@@ -129,7 +129,7 @@ def numba_stream(stream: Any) -> Any:
 def loaded_by_numba(function: Any) -> LoadedKernel:
     """Wrap a function that Numba loaded on the current device as a `LoadedKernel`."""
     handle = done(bindings().cuKernelGetFunction(int(function.handle)), f"find {function.name}")
-    entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
+    entry = CompiledKernel(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))
 
 
@@ -171,7 +171,7 @@ def _overload_class() -> Any:
             self.debug, self.lineinfo = bool(known.get("debug")), bool(options.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
             self.launch_bounds, self.launch_config_sensitive = options.get("launch_bounds"), False
-            self.entry_name = artifact.entries[0].symbol
+            self.entry_name = artifact.kernels[0].symbol
             self.signature = typing.signature(numba_types.none, *types)
             self.call_helper = _exceptions(known.get("exceptions") or [])
             self._codelibrary = CachedLibrary(self, artifact, load)
@@ -191,7 +191,7 @@ def _overload_class() -> Any:
         """The code library of a kernel made from an artifact."""
 
         def __init__(self, overload: CachedOverload, artifact: Artifact, load: Callable[[], LoadedKernel]) -> None:
-            self._name, self._entry_name = artifact.entries[0].name, overload.entry_name
+            self._name, self._entry_name = artifact.kernels[0].name, overload.entry_name
             self._overload, self._artifact, self._load = overload, artifact, load
             self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
 

@@ -93,7 +93,7 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         return found
 
     metadata: dict[str, Any] = {
-        "cubin": artifact.cubin, "func_name": artifact.entries[0].symbol,
+        "cubin": artifact.cubin, "func_name": artifact.kernels[0].symbol,
         "use_cooperative": bool(known.get("cooperative")), "targetoptions": options,
     }  # fmt: skip
     if known.get("needs_setup"):

@@ -29,10 +29,10 @@ from ...model import (
     Artifact,
     CompileOptions,
     LinkInput,
-    ModuleEntries,
+    ModuleKernels,
     NamedTuple,
     Origin,
-    SourceRequest,
+    SourceInput,
     Target,
 )
 from ...settings import NVRTC_VARIABLES, variables, working_directory
@@ -95,7 +95,7 @@ def source_request(
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
     is_alone = kind == "cuda" and not (headers or uncacheable or options.flags)  # no text can include a file
-    wanted = SourceRequest(
+    wanted = SourceInput(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def source_request(
     )
 
 
-def _prepare(request: SourceRequest) -> None:
+def _prepare(request: SourceInput) -> None:
     """Import what `_build` needs."""
     if request.module is None:
         from . import build as _imported  # noqa: F401
@@ -199,7 +199,7 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(request: SourceRequest, has_headers: bool, toolchain: Toolchain) -> Artifact:
+def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Artifact:
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source as build
@@ -470,7 +470,7 @@ class SourceDefinition(Definition):
     runs_as_ptx = True
 
     def __init__(
-        self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries | None = None
+        self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleKernels | None = None
     ) -> None:
         self.thing, self.options, self.source, self.module = thing, options, source, module
         self.kind, self.label = source.kind, source.label
@@ -581,7 +581,7 @@ class SourceResolutions(Resolutions):
         from .build import link_stored
 
         definition = self.definition
-        wanted = SourceRequest(
+        wanted = SourceInput(
             definition.kind, definition.label, "", None, None, request.target, definition.compile_options
         )
         return link_stored(wanted, stored.artifact)

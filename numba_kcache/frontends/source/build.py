@@ -18,13 +18,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError, UnknownTargetError
-from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceRequest, Target
+from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceInput, Target
 from ...model.cubin import cubin_in_fatbin, is_relocatable, read_cubin
 from ...model.text import decoded, encoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations, named_in_code
-from .entries import choose_kernel, describe_kernel, own_name
+from .kernels import choose_kernel, describe_kernel, own_name
 from .prototype import OWN, SIGNATURE, Probe, make_probe
 
 
@@ -44,7 +44,7 @@ class Compiled(NamedTuple):
     refusal: str = ""
 
 
-def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
+def build_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
     """Compile and link one request.
 
     Args:
@@ -71,18 +71,18 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
         wanted = None  # the scan took something else for a kernel
     kernel = choose_kernel(request, described, wanted, result.lowered)
     types = types_of_unseen(request, toolkit_dirs, compiled, [kernel.symbol])
-    entry = describe_kernel(request, kernel, wanted, types, compiled.declared)
+    made_kernel = describe_kernel(request, kernel, wanted, types, compiled.declared)
     return Artifact(
         kind=request.kind,
         target=request.target,
-        entries=(entry._replace(const_bytes=described.const_bytes),),
+        kernels=(made_kernel._replace(const_bytes=described.const_bytes),),
         cubin=b"" if request.target.virtual else cubin,
         compile_time_s=time.perf_counter() - start,
         extras=extras_of(request, result, link_log),
     )
 
 
-def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
+def link_stored(request: SourceInput, made: Artifact) -> Artifact:
     """Link a stored PTX artifact for a device: the cubin is the one that a compile with the same `ptx_target` makes.
 
     Raises:
@@ -95,17 +95,19 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
     described = read_cubin(cubin)
     names = "registers", "shared_bytes", "local_bytes", "safe_threads"
     found = {kernel.symbol: {name: getattr(kernel, name) for name in names} for kernel in described.kernels}
-    entries = tuple(each._replace(const_bytes=described.const_bytes, **found[each.symbol]) for each in made.entries)
+    made_kernels = tuple(
+        each._replace(const_bytes=described.const_bytes, **found[each.symbol]) for each in made.kernels
+    )
     return made._replace(
         target=request.target,
-        entries=entries,
+        kernels=made_kernels,
         cubin=cubin,
         compile_time_s=time.perf_counter() - start,
         extras=extras_of(request, result, link_log),
     )
 
 
-def extras_of(request: SourceRequest, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
+def extras_of(request: SourceInput, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
     """The extras of the artifact: the compilers' log, and the PTX if `keep_ptx` is set."""
     log = "\n".join(filter(None, (result.log, link_log)))
     extras = {"log": log.encode()} if log else {}
@@ -130,7 +132,7 @@ def check_target(target: Target) -> None:
         )
 
 
-def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str | None, Compiled]:
+def _compile(request: SourceInput, toolkit_dirs: Sequence[str]) -> tuple[str | None, Compiled]:
     """Compile the source. Returns the entry's name, if it is known already, and the code."""
     declared = declarations(request.source)
     kernels = [each for each in declared if each.is_kernel]
@@ -156,7 +158,7 @@ def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration])
 
 
 def compile_asking(
-    request: SourceRequest,
+    request: SourceInput,
     toolkit_dirs: Sequence[str],
     declared: tuple[Declaration, ...],
     names: Iterable[str],
@@ -202,7 +204,7 @@ def compile_asking(
 
 
 def types_of_unseen(
-    request: SourceRequest,
+    request: SourceInput,
     toolkit_dirs: Sequence[str],
     compiled: Compiled,
     kernels: Iterable[str],
@@ -247,7 +249,7 @@ _NAME_MAP = "__nv_name_map"
 """NVRTC's file name for the text that it makes of name expressions."""
 
 
-def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], probe: Probe) -> NvrtcResult:
+def run_once(request: SourceInput, toolkit_dirs: Sequence[str], probe: Probe) -> NvrtcResult:
     """Run NVRTC on the request's source with the text and name expressions of a probe."""
     flags, program = nvrtc_flags(request, toolkit_dirs), program_name(request)
     result = run_nvrtc(_with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
@@ -257,7 +259,7 @@ def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], probe: Probe) 
     return result._replace(log="\n\n".join(blocks))  # without warnings about the appended text
 
 
-def program_name(request: SourceRequest) -> str:
+def program_name(request: SourceInput) -> str:
     """The source's program name for NVRTC; for line tables the user's own file.
 
     The name contains the folder for quoted includes only if files are included: otherwise `__FILE__` and assert would
@@ -272,7 +274,7 @@ def program_name(request: SourceRequest) -> str:
     return os.path.join(folder, name) if request.asks_files else name
 
 
-def _with_lines(request: SourceRequest) -> str:
+def _with_lines(request: SourceInput) -> str:
     """The source; if line tables are requested and it is part of a file, with a `#line` for its place in front.
 
     Without line tables, `#line` would only put the user's line numbers into the code, by __LINE__ and assert.
@@ -285,7 +287,7 @@ def _with_lines(request: SourceRequest) -> str:
     return request.source if start is None else f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
-def nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str]:
+def nvrtc_flags(request: SourceInput, toolkit_dirs: Sequence[str]) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
     flags = [f"-arch={arch.name}"]
@@ -308,13 +310,13 @@ def nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str
     return flags + [f"-I{folder}" for folder in folders]
 
 
-def _outputs(request: SourceRequest) -> tuple[str, ...]:
+def _outputs(request: SourceInput) -> tuple[str, ...]:
     if request.options.lto:
         return ("ltoir",)
     return ("ptx",) if request.ptx_target or request.target.virtual else ("cubin", "ptx")
 
 
-def linked(request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> tuple[bytes, str]:
+def linked(request: SourceInput, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> tuple[bytes, str]:
     """Link the code of NVRTC or of the user's compiler. Returns the cubin and the linker's log. For a virtual target
     the cubin is for the same compute capability, since only a cubin lists the parameters of its kernels."""
     made = result.code.get("cubin")
@@ -337,7 +339,7 @@ def linked(request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[s
         raise refused_ptx(request, error) from None
 
 
-def _linkable(item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str]) -> LinkInput:
+def _linkable(item: LinkInput, request: SourceInput, toolkit_dirs: Sequence[str]) -> LinkInput:
     """Prepare an input for the linker: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
@@ -373,7 +375,7 @@ def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     return flags
 
 
-def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> dict[str, str]:
+def _types_of_signature(request: SourceInput, toolkit_dirs: Sequence[str]) -> dict[str, str]:
     """The mangled type of the user's signature, for compiled code; empty if there is no signature."""
     if request.signature is None:
         return {}
@@ -393,7 +395,7 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
     return probe.types(result.lowered)
 
 
-def given_code(request: SourceRequest) -> NvrtcResult:
+def given_code(request: SourceInput) -> NvrtcResult:
     """Take the request's compiled code as if NVRTC had returned it.
 
     Raises:
@@ -409,7 +411,7 @@ def given_code(request: SourceRequest) -> NvrtcResult:
     return NvrtcResult(True, "", {request.kind: request.code or encoded(request.source)})
 
 
-def check_cubin(code: bytes, request: SourceRequest) -> None:
+def check_cubin(code: bytes, request: SourceInput) -> None:
     """Check that code is a cubin that devices of the target can load.
 
     Raises:

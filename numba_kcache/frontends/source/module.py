@@ -21,7 +21,7 @@ from ...errors import (
     UncacheableError,
 )  # fmt: skip
 from ...keys import Component, components
-from ...model import Artifact, Choice, Entry, ModuleEntries, Resolution, SourceRequest, Target, parse_target
+from ...model import Artifact, Choice, CompiledKernel, ModuleKernels, Resolution, SourceInput, Target, parse_target
 from .. import Definition, Resolutions, Variant, not_source
 from . import DISTRIBUTIONS, LINKER, Source, SourceDefinition, source_of
 
@@ -40,9 +40,9 @@ class ModuleDefinition(SourceDefinition):
         listed: The artifact that `find` searched last, and its kernels by name and symbol.
     """
 
-    def __init__(self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries) -> None:
+    def __init__(self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleKernels) -> None:
         super().__init__(thing, source, options, module)
-        self.listed: tuple[Artifact | None, dict[str, Entry]] = None, {}
+        self.listed: tuple[Artifact | None, dict[str, CompiledKernel]] = None, {}
         if module.lazy and source.kind not in _LAZY_KINDS:
             raise OptionError(
                 f"cannot use lazy=True with {source.kind}",
@@ -58,8 +58,8 @@ class ModuleDefinition(SourceDefinition):
                 )
                 raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
 
-    def find(self, artifact: Artifact, name: str) -> Entry:
-        """Find a kernel by name, as `Artifact.entry` does, but in a table, since a module may have hundreds.
+    def find(self, artifact: Artifact, name: str) -> CompiledKernel:
+        """Find a kernel by name, as `Artifact.kernel` does, but in a table, since a module may have hundreds.
 
         Raises:
             EntryError: There is none.
@@ -67,11 +67,11 @@ class ModuleDefinition(SourceDefinition):
         of, listed = self.listed
         if of is not artifact:
             listed = {}
-            for each in artifact.entries:
+            for each in artifact.kernels:
                 listed.setdefault(each.name, each)
                 listed.setdefault(each.symbol, each)
             self.listed = artifact, listed
-        return listed.get(name) or artifact.entry(name, self.label)
+        return listed.get(name) or artifact.kernel(name, self.label)
 
 
 class ModuleKernelDefinition(Definition):
@@ -94,12 +94,12 @@ class ModuleKernelDefinition(Definition):
         """Make the request of the whole module."""
         return self._whole.request(target, ptx_target, variant)
 
-    def entry(self, artifact: Artifact) -> Entry:
+    def kernel_in(self, artifact: Artifact) -> CompiledKernel:
         """Find the kernel in the module's artifact; in a lazy module, in the kernel's own artifact."""
         of, listed = self._of.listed
         if of is artifact and self.name in listed:
             return listed[self.name]
-        return artifact.entries[0] if self._of.is_lazy else self._of.find(artifact, self.name)
+        return artifact.kernels[0] if self._of.is_lazy else self._of.find(artifact, self.name)
 
     def identity(self) -> tuple[Component, ...]:
         """List the components that all requests of the module share."""
@@ -187,7 +187,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
     def build(_toolchain: Toolchain) -> Artifact:
         from .module_build import build_lazy
 
-        request = SourceRequest(definition.kind, label, text, name, None, module.target, definition.compile_options)
+        request = SourceInput(definition.kind, label, text, name, None, module.target, definition.compile_options)
         return build_lazy(request, module)
 
     label = f"{definition.label}[{name}]"
@@ -205,8 +205,8 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
     )
 
 
-def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries, depth: int) -> ModuleDefinition:
-    """Define a module of these entries; `depth` as for a front end.
+def define_module(thing: Any, options: Mapping[str, Any], kernels: ModuleKernels, depth: int) -> ModuleDefinition:
+    """Define a module of these kernels; `depth` as for a front end.
 
     Raises:
         OptionError: The thing is not a source, or it or an option cannot be used.
@@ -218,4 +218,4 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
         )
     if source is None:
         raise not_source(thing)
-    return ModuleDefinition(thing, source, options, entries)
+    return ModuleDefinition(thing, source, options, kernels)

@@ -1,6 +1,6 @@
 """Build the artifact of a module, with many kernels, or link one kernel from a lazy module's LTO-IR.
 
-Promise     The entries are the requested ones, in that order, or all that the source defines, including those defined
+Promise     The kernels are the requested ones, in that order, or all that the source defines, including those defined
             by macros; for a missing one EntryError lists those that exist. A kernel linked by itself never has a copy
             of a variable that another kernel may write to.
 Method      Eager: one cubin, which lists its kernels. Lazy: one compile to LTO-IR, whose kernels are listed by the PTX
@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
-from ...model import Artifact, Entry, LinkInput, ModuleEntries, SourceRequest, Target, Variable
+from ...model import Artifact, CompiledKernel, LinkInput, ModuleKernels, SourceInput, Target, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from .build import (
     Compiled,
@@ -33,7 +33,7 @@ from .build import (
     types_of_unseen,
 )
 from .declarations import declarations
-from .entries import choose_kernel, describe_kernel, no_choice
+from .kernels import choose_kernel, describe_kernel, no_choice
 from .prototype import kernel_name, overload_name, read_variable, variable_name
 
 _ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
@@ -60,18 +60,18 @@ _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
 
 
-def build_module(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
+def build_module(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
     """Compile a module.
 
     Args:
-        request: The request; `request.module` has the entries, and whether to stop at LTO-IR.
+        request: The request; `request.module` has the kernels, and whether to stop at LTO-IR.
         toolkit_dirs: The toolkit's own header folders, searched last.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
     """
     start = time.perf_counter()
-    module = request.module or ModuleEntries()
+    module = request.module or ModuleKernels()
     if module.lazy:
         request = request._replace(options=request.options._replace(lto=True))
     if request.kind == "cuda":
@@ -86,7 +86,7 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
-def _compile(request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str]) -> Compiled:
+def _compile(request: SourceInput, module: ModuleKernels, toolkit_dirs: Sequence[str]) -> Compiled:
     """Compile the source, with name expressions for the types of all declarations found."""
     declared = declarations(request.source)
     types_wanted = [each for each in declared if each.has_c_name or not each.is_kernel]
@@ -102,7 +102,7 @@ def _compile(request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequen
     return compiled
 
 
-def _eager(request: SourceRequest, module: ModuleEntries, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
+def _eager(request: SourceInput, module: ModuleKernels, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
     result, (cubin, log) = compiled.result, linked(request, compiled.result, toolkit_dirs)
     described = read_cubin(cubin)
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
@@ -115,18 +115,18 @@ def _eager(request: SourceRequest, module: ModuleEntries, compiled: Compiled, to
     for name, each in found.items():
         code, shape, _const = read_variable(types.get(name, ""), each.size_bytes)
         variables.append(Variable(name, each.symbol, each.size_bytes, code, shape))
-    entries = [describe_kernel(request, kernel, name, types, compiled.declared) for name, kernel in chosen.items()]
+    made_kernels = [describe_kernel(request, kernel, name, types, compiled.declared) for name, kernel in chosen.items()]
     return Artifact(
         kind=request.kind,
         target=request.target,
-        entries=tuple(each._replace(const_bytes=described.const_bytes) for each in entries),
+        kernels=tuple(each._replace(const_bytes=described.const_bytes) for each in made_kernels),
         cubin=b"" if request.target.virtual else cubin,
         extras=extras_of(request, result, log),
         variables=tuple(variables),
     )
 
 
-def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
+def _lazy(request: SourceInput, module: ModuleKernels, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
     from ...toolchain.nvjitlink import link
 
     result = compiled.result
@@ -141,7 +141,7 @@ def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled, too
     return Artifact(
         kind=request.kind,
         target=request.target,
-        entries=tuple(Entry(name, kernel.symbol) for name, kernel in chosen.items()),
+        kernels=tuple(CompiledKernel(name, kernel.symbol) for name, kernel in chosen.items()),
         cubin=b"",
         attributes={
             "prototypes": {symbol: each for symbol, each in prototypes.items() if each},
@@ -157,7 +157,7 @@ def _entries_of(ptx: bytes) -> list[str]:
 
 
 def _chosen(
-    request: SourceRequest, module: ModuleEntries, cubin: Cubin, lowered: Mapping[str, str]
+    request: SourceInput, module: ModuleKernels, cubin: Cubin, lowered: Mapping[str, str]
 ) -> dict[str, CubinKernel]:
     """The kernels of the module by name, in order."""
     if not module.names:
@@ -184,7 +184,7 @@ def _is_users(symbol: str) -> bool:
     return not variable_name(symbol).startswith(_COMPILERS_OWN)
 
 
-def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
+def build_lazy(request: SourceInput, module: Artifact) -> Artifact:
     """Link one kernel of a lazy module.
 
     Args:
@@ -199,33 +199,33 @@ def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
     from ...toolchain.nvjitlink import link
 
     start = time.perf_counter()
-    entry = module.entry(request.name or "", request.label)
+    listed = module.kernel(request.name or "", request.label)
     target = Target(request.target.major, request.target.minor, request.target.suffix)
     flags = [*link_flags(request.options, True), "-optimize-unused-variables"]
     code = LinkInput("ltoir", request.label, module.extras["ltoir"])
     for used in KERNELS_USED:
-        cubin, log = link([code], target.name, [*flags, f"-kernels-used={used.format(entry.symbol)}"])
+        cubin, log = link([code], target.name, [*flags, f"-kernels-used={used.format(listed.symbol)}"])
         described = read_cubin(cubin)
-        kernel = next((each for each in described.kernels if each.symbol == entry.symbol), None)
+        kernel = next((each for each in described.kernels if each.symbol == listed.symbol), None)
         if kernel is not None:
             break
     else:
-        raise LinkError(f"cannot link {request.label}", f"nvJitLink leaves out {entry.symbol}", "", log)
+        raise LinkError(f"cannot link {request.label}", f"nvJitLink leaves out {listed.symbol}", "", log)
     _refuse_shared_state(request, module, cubin)
-    prototype = module.attributes.get("prototypes", {}).get(entry.symbol)
-    types = {entry.symbol: prototype} if isinstance(prototype, str) else {}
-    described_entry = describe_kernel(request, kernel, entry.name, types, declarations(request.source))
+    prototype = module.attributes.get("prototypes", {}).get(listed.symbol)
+    types = {listed.symbol: prototype} if isinstance(prototype, str) else {}
+    made_kernel = describe_kernel(request, kernel, listed.name, types, declarations(request.source))
     return Artifact(
         kind=module.kind,
         target=request.target,
-        entries=(described_entry._replace(const_bytes=described.const_bytes),),
+        kernels=(made_kernel._replace(const_bytes=described.const_bytes),),
         cubin=cubin,
         compile_time_s=time.perf_counter() - start,
         extras={"log": log.encode()} if log else {},
     )
 
 
-def _refuse_shared_state(request: SourceRequest, module: Artifact, cubin: bytes) -> None:
+def _refuse_shared_state(request: SourceInput, module: Artifact, cubin: bytes) -> None:
     constants = set(module.attributes.get("constants", ()))
     for each in read_variables(cubin):
         if not each.is_constant and each.symbol not in constants and _is_users(each.symbol):

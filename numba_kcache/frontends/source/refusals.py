@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from glob import glob
 
 from ...errors import CompileError, LinkError, OptionError, in_cells
-from ...model import LinkInput, Origin, SourceRequest
+from ...model import LinkInput, Origin, SourceInput
 from ...model.text import meant
 from ...toolchain.diagnostics import excerpt, for_user, remap, remap_ptx, summary
 
@@ -27,7 +27,7 @@ _UNRENDERED = (
 """A mark of Jinja, Mako, `string.Template`, `%` or `str.format` in a source."""
 
 
-def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
+def refused(request: SourceInput, program: str, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
     """Make the error for a source that NVRTC refused.
 
     Args:
@@ -73,7 +73,7 @@ def _hint_for_line(log: str, program: str, source: str) -> str:
 
 
 def refused_input(
-    item: LinkInput, request: SourceRequest, program: str, log: str, toolkit_dirs: Sequence[str]
+    item: LinkInput, request: SourceInput, program: str, log: str, toolkit_dirs: Sequence[str]
 ) -> CompileError:
     """Make the error for a link input of CUDA C++ that NVRTC refused; `program` is NVRTC's name for it."""
     log = remap(log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
@@ -81,13 +81,13 @@ def refused_input(
     return CompileError(f"cannot compile the link input {item.name}", excerpt(log), hint, log)
 
 
-def refused_ptx(request: SourceRequest, error: LinkError) -> LinkError:
+def refused_ptx(request: SourceInput, error: LinkError) -> LinkError:
     """Make the error for PTX that the linker refused; `error` is the linker's."""
     log = in_cells(remap_ptx(error.log, request.source, request.origin), request.origin.path)
     return LinkError(error.what, excerpt(log), error.hint, log)
 
 
-def no_signature(request: SourceRequest, log: str) -> OptionError:
+def no_signature(request: SourceInput, log: str) -> OptionError:
     """Make the error for a signature that NVRTC does not understand."""
     return OptionError(
         f"cannot read signature={request.signature!r} of {request.label}",

@@ -66,7 +66,7 @@ def with_folder_of_cupy(text: str, options: CompileOptions) -> CompileOptions:
 def _completed(artifact: Artifact, texts: Sequence[bytes]) -> Artifact:
     if not any(b"__global__" in each for each in texts[1:]):  # the source has named the parameters of its own
         return artifact
-    from .entries import with_names
+    from .kernels import with_names
 
     return with_names(artifact, texts)
 

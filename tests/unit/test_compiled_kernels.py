@@ -6,7 +6,7 @@ import pytest
 
 from numba_kcache.errors import CompileError, EntryError
 from numba_kcache.frontends.source.declarations import declarations
-from numba_kcache.frontends.source.entries import kernels_in, parameter_names
+from numba_kcache.frontends.source.kernels import kernels_in, parameter_names
 from tests.support.compiling import build, compiled
 
 TWO = 'extern "C" __global__ void first(int a) {}\nextern "C" __global__ void second(float *x) {}'
@@ -69,7 +69,7 @@ def test_text_is_scanned_for_kernels(source: str, names: tuple[str, ...]) -> Non
 )  # fmt: skip
 def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol: str) -> None:
     """An entry is found by name, by the function's name, or as the only one, with namespaces, templates and macros."""
-    entry = build(source, name, guess).entries[0]
+    entry = build(source, name, guess).kernels[0]
 
     assert entry.symbol == symbol
     assert entry.typed
@@ -79,12 +79,12 @@ def test_name_that_only_the_text_has_is_no_choice() -> None:
     """The name in the text is a guess, here wrong: the only kernel of the compiled code is meant."""
     source = 'extern "C" __global__ void NAME(float a) {}'
 
-    assert build(source, options=["--define-macro", "NAME=k"]).entries[0].symbol == "k"
+    assert build(source, options=["--define-macro", "NAME=k"]).kernels[0].symbol == "k"
 
 
 def test_template_instance_has_its_own_types() -> None:
     """An instance has the types of `axpy<double>`, not those written in `axpy<T>`."""
-    entry = build(TEMPLATES, "axpy<double>").entries[0]
+    entry = build(TEMPLATES, "axpy<double>").kernels[0]
 
     assert entry.name == "axpy<double>"
     assert [each.code for each in entry.parameters] == ["f8", "*kf8", "*f8"]
@@ -94,7 +94,7 @@ def test_macro_made_kernel_has_its_types() -> None:
     """Macros in the text give the kernel's name, and the compiler its types."""
     source = '#define KERNEL(n) extern "C" __global__ void n(float a, const int *b) {}\nKERNEL(made)'
 
-    assert [each.code for each in build(source).entries[0].parameters] == ["f4", "*ki4"]
+    assert [each.code for each in build(source).kernels[0].parameters] == ["f4", "*ki4"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_template_hint_is_an_instance() -> None:
 def test_overloads_are_untyped_but_usable_by_symbol() -> None:
     """decltype cannot be applied to overloads; one of them is selected by its symbol, whose mangled name has its
     types."""
-    entry = build(OVERLOADED, "_Z1kPfi").entries[0]
+    entry = build(OVERLOADED, "_Z1kPfi").kernels[0]
 
     assert entry.symbol == "_Z1kPfi"
     assert [each.code for each in entry.parameters] == ["*f4", "i4"]
@@ -143,8 +143,8 @@ def test_ptx_entry_is_found() -> None:
     one = compiled('extern "C" __global__ void k(int a) {}', "ptx").decode().rstrip("\0")
     two = compiled(TWO, "ptx").decode().rstrip("\0")
 
-    assert build(one, kind="ptx").entries[0].symbol == "k"
-    assert build(two, "second", kind="ptx").entries[0].parameters[0].size == 8
+    assert build(one, kind="ptx").kernels[0].symbol == "k"
+    assert build(two, "second", kind="ptx").kernels[0].parameters[0].size == 8
     with pytest.raises(EntryError, match=r"cannot choose a kernel in tests\.kernel: the source has"):
         build(two, kind="ptx")
     with pytest.raises(EntryError, match="cannot find the kernel 'third'"):
@@ -155,7 +155,7 @@ def test_ptx_entry_is_found() -> None:
 
 def test_source_that_uses_the_probe_s_name_still_compiles() -> None:
     """The probe's name is reserved; a source that has it anyway is compiled without the probe."""
-    entry = build('__device__ int numba_kcache_prototype;\nextern "C" __global__ void k(float a) {}').entries[0]
+    entry = build('__device__ int numba_kcache_prototype;\nextern "C" __global__ void k(float a) {}').kernels[0]
 
     assert (entry.symbol, entry.typed) == ("k", False)
     assert [(each.size, each.code) for each in entry.parameters] == [(4, "?")]
@@ -169,7 +169,7 @@ def test_last_line_of_the_source_does_not_swallow_the_probe(tail: str) -> None:
         with pytest.raises(CompileError):
             build(source)
         return
-    assert build(source).entries[0].typed
+    assert build(source).kernels[0].typed
 
 
 DECLARED = [
@@ -211,4 +211,4 @@ def test_names_of_parameters_are_read_where_they_are_certain(source: str, names:
 )
 def test_parameters_carry_their_names(source: str, name: str | None, shown: list[str]) -> None:
     """Types from the compiler, names from the text."""
-    assert [str(each) for each in build(source, name).entries[0].parameters] == shown
+    assert [str(each) for each in build(source, name).kernels[0].parameters] == shown

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, OptionError
-from ...model import Artifact, Entry, SourceRequest
+from ...model import Artifact, CompiledKernel, SourceInput
 from ...model.cubin import Cubin, CubinKernel
 from .declarations import Declaration, declarations
 from .prototype import SIGNATURE, kernel_name, read_parameters
@@ -59,12 +59,12 @@ def with_names(artifact: Artifact, texts: Iterable[bytes]) -> Artifact:
     kernels = (text for text in texts if b"__global__" in text)
     declared = [each for text in kernels for each in declarations(text.decode("utf-8", "replace"))]
 
-    def named(entry: Entry) -> Entry:
-        names = parameter_names(declared, own_name(entry.symbol), len(entry.parameters))
-        pairs = zip(entry.parameters, names, strict=True)
-        return entry._replace(parameters=tuple(each._replace(name=name) for each, name in pairs))
+    def named(compiled: CompiledKernel) -> CompiledKernel:
+        names = parameter_names(declared, own_name(compiled.symbol), len(compiled.parameters))
+        pairs = zip(compiled.parameters, names, strict=True)
+        return compiled._replace(parameters=tuple(each._replace(name=name) for each, name in pairs))
 
-    return artifact._replace(entries=tuple(map(named, artifact.entries)))
+    return artifact._replace(kernels=tuple(map(named, artifact.kernels)))
 
 
 def _own_name(declaration: str) -> str:
@@ -84,7 +84,7 @@ def own_name(symbol: str) -> str:
     return kernel_name(symbol).partition("<")[0].split("::")[-1]
 
 
-def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowered: Mapping[str, str]) -> CubinKernel:
+def choose_kernel(request: SourceInput, cubin: Cubin, wanted: str | None, lowered: Mapping[str, str]) -> CubinKernel:
     """The kernel that the request means.
 
     Args:
@@ -128,7 +128,7 @@ _MARKED = {
 }
 
 
-def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
+def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
     """Make the error that lists the kernels, with a hint how to name one."""
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
     places = {name: place for place, name in enumerate(declared)}
@@ -165,12 +165,12 @@ def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambig
 
 
 def describe_kernel(
-    request: SourceRequest,
+    request: SourceInput,
     kernel: CubinKernel,
     wanted: str | None,
     types: Mapping[str, str],
     declared: Sequence[Declaration],
-) -> Entry:
+) -> CompiledKernel:
     """The kernel with its parameters.
 
     Args:
@@ -200,4 +200,4 @@ def describe_kernel(
         parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes
     threads = 0 if request.target.virtual else kernel.safe_threads  # for PTX, the driver chooses the registers
-    return Entry(name, kernel.symbol, parameters, typed, *resources, safe_threads=threads)
+    return CompiledKernel(name, kernel.symbol, parameters, typed, *resources, safe_threads=threads)
