@@ -27,9 +27,12 @@ def said(program: str, cache: Path, *, log: Path | None = None, cwd: Path | None
     return found
 
 
-@pytest.mark.parametrize("kind", ["numba", "mlir"])
-def test_second_process_hits_without_numba(tmp_path: Path, kind: str) -> None:
+@pytest.mark.lane
+@pytest.mark.parametrize(("kind", "package"), [("numba", "numba_cuda"), ("mlir", "numba_cuda_mlir")])
+def test_second_process_hits_without_numba(tmp_path: Path, kind: str, package: str) -> None:
     """A stored kernel is launched with the same parameters, and neither Numba, llvmlite nor NumPy is imported."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
     log = tmp_path / "log"
     cold = said(programs.COMMON, tmp_path / "cache", log=log, KIND=kind)
     assert (cold["hits"], cold["misses"]) == (0, 1)

@@ -144,8 +144,10 @@ class MlirFlavour(Flavour):
 
     def observed_options(self) -> dict[str, Any]:
         """The options of a kernel that is given none."""
-        found = _declare(_default, {}).targetoptions
-        return found | {"inline": f"{found['inline'].__module__}.{found['inline'].__qualname__}"}
+        found = dict(_declare(_default, {}).targetoptions)
+        if callable(inline := found["inline"]):  # a text in version 0.5.4
+            found["inline"] = f"{inline.__module__}.{inline.__qualname__}"
+        return found
 
     def layout_of(self, memory: Any) -> str:
         """The layout of an array of another library: numba-cuda-mlir knows `"F"` too."""
