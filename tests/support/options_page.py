@@ -157,7 +157,7 @@ OF_NUMBA = {
     "capi": ("the C calling convention", "cached_kernel(add, kind='mlir', capi=False)"),
     "features": ("PTX features of the target", "cached_kernel(add, kind='mlir', features='+ptx80')"),
     "abi": ("the name and calling convention of the entry", "cached_kernel(add, kind='mlir', abi='c')"),
-    "experimental_ast_transforms": ("rewrite the function's syntax before typing",
+    "experimental_ast_transforms": ("rewrite the function's syntax before typing. Such a kernel is not stored",
                                     "cached_kernel(add, kind='mlir', experimental_ast_transforms=True)"),
 }  # fmt: skip
 """Meaning and example of each option that only Numba kernels take; those from `opt_level` on are numba-cuda-mlir's."""

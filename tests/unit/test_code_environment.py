@@ -44,9 +44,7 @@ def test_variable_changes_digest(monkeypatch: pytest.MonkeyPatch, name: str, val
     assert digest() == before
 
 
-@pytest.mark.parametrize(
-    "name", ["CUDA_ENABLE_NRT", "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_DEBUG_POLY", "OF_THE_FUTURE"]
-)
+@pytest.mark.parametrize("name", ["CUDA_ENABLE_NRT", "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "OF_THE_FUTURE"])
 def test_value_set_by_the_program_changes_digest(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Settings made in Python, not in the environment, count as well."""
     before = digest()
@@ -58,23 +56,14 @@ def test_value_set_by_the_program_changes_digest(monkeypatch: pytest.MonkeyPatch
     assert digest() != before
 
 
-def test_default_of_the_toolkit_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a CUDA runtime, or with an older one, the defaults are others: they are in the key, but not of what is
-    asked for, so that code made elsewhere is found. What a program sets is requested."""
-    from numba.cuda import debuginfo
+def test_form_of_debug_information_counts_with_line_tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its default depends on the CUDA runtime that is installed; other code does not depend on it."""
+    before = digest(), digest(has_lines=True)
 
-    before = NUMBA.code_environment(has_lines=False)
-    assert [each.name for each in before] == ["numba settings", "numba toolkit"]
-    other = not debuginfo.DEBUG_POLY_SUPPORTED
-    monkeypatch.setattr(config, "CUDA_DEBUG_POLY", other)
-    set_by_program = NUMBA.code_environment(has_lines=False)
-    monkeypatch.setattr(debuginfo, "DEBUG_POLY_SUPPORTED", other)
-    of_another_toolkit = NUMBA.code_environment(has_lines=False)
+    monkeypatch.setattr(config, "CUDA_DEBUG_POLY", not config.CUDA_DEBUG_POLY)
 
-    assert set_by_program[0] != before[0]
-    assert set_by_program[1] == before[1]
-    assert of_another_toolkit[0] == before[0]
-    assert of_another_toolkit[1] != before[1]
+    assert digest() == before[0]
+    assert digest(has_lines=True) != before[1]
 
 
 def test_settings_that_only_print_keep_digest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,8 +359,6 @@ def test_launch_bounds_registers_and_fastmath_reach_the_code() -> None:
     assert ".minnctapersm 2" in ptx_of(build)
     assert "div.approx" in ptx_of(build)
     assert build.artifact.attributes["carveout"] == 100
-    assert build.artifact.attributes["launch_bounds"] == [128, 2]
-    assert limited.artifact.attributes["max_registers"] == 24
     assert limited.artifact.entries[0].registers <= 24 < free.artifact.entries[0].registers
 
 

@@ -41,7 +41,6 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "an element of a global array": lambda space: space["TABLE"].__setitem__(1, 9.0),
     "a callee": lambda space: space.update(scaled=cuda.jit(device=True)(lambda x, by=3.0: x / by)),
     "the code of a callee": lambda space: setattr(space["scaled"].py_func, "__code__", (lambda x, by: x - by).__code__),
-    "a default of a callee": lambda space: setattr(space["scaled"].py_func, "__defaults__", (4.0,)),
     "a cell of the closure": lambda space: space["other"](),
     "a patched module": lambda space: setattr(space["math"], "fabs", space["math"].sqrt),
     "a setting": lambda space: setattr(_config(), "BOUNDSCHECK", 1),

@@ -73,9 +73,9 @@ class Toy:
 
     def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
         options = {name: value for name, value in dispatcher.options.items() if name not in ("hooks", "links", "echo")}
-        hooks = dispatcher.options.get("hooks")
+        hooks = dispatcher.options.get("hooks", ())
         options["casts"] = None if is_kernel else dispatcher.options.get("casts")
-        return Jitted(options, {"hooks": hooks} if hooks else {}, dispatcher.options.get("links", ()), "map" in options)
+        return Jitted(options, dispatcher.options.get("links", ()), "map" in options, hooks)
 
     def intrinsic(self, value: Any) -> Registration | None:
         return Registration("writer", None, {}, (value.defined_by,)) if type(value) is Writer else None
@@ -202,7 +202,7 @@ def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:
 
     assert isinstance(refused, Uncapturable)
     assert refused.name.startswith("options of ")
-    assert refused.name.endswith(", hooks")
+    assert refused.name.endswith(", extensions")
     assert taken(hooked, depends={refused.name: "1"}).digest
     assert isinstance(held, Uncapturable)
     assert held.reason == "it lives in this process alone"

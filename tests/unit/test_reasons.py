@@ -71,9 +71,6 @@ CHANGES: dict[str, tuple[Any, Any, list[tuple[ReasonKind, str, str | None, str |
     "numba settings": ({"OPT": 3, "BOUNDSCHECK": None}, {"OPT": 1, "BOUNDSCHECK": None}, [
         (ReasonKind.ENVIRONMENT, "numba.config.OPT", "3", "1"),
     ]),
-    "numba toolkit": ({"CUDA_DEBUG_POLY": True}, {"CUDA_DEBUG_POLY": False}, [
-        (ReasonKind.COMPILER, "numba.config.CUDA_DEBUG_POLY", "true", "false"),
-    ]),
     "paths": (["/old"], ["/new"], [(ReasonKind.HEADER_SEARCH, "", '["/old"]', '["/new"]')]),
     "kind": ("cuda", "ptx", [(ReasonKind.SOURCE_CHANGED, "", "cuda", "ptx")]),
 }  # fmt: skip

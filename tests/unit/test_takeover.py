@@ -112,7 +112,7 @@ def test_dispatchers_get_methods_and_caches_back_once(monkeypatch: pytest.Monkey
     parts = SimpleNamespace(Dispatcher=Dispatcher, NullCache=lambda: "null")
     monkeypatch.setattr(numba_dispatcher, "surface", lambda _flavour: parts)
     had, made, none = Dispatcher(), Dispatcher(), Dispatcher(has_place=False)
-    patch = numba_dispatcher.Patch(object(), lambda dispatcher: None)  # type: ignore[arg-type, return-value]
+    patch = numba_dispatcher.Patch(object(), None, None)  # type: ignore[arg-type]
     patch.replace(Dispatcher, {"compile": lambda self: "of this cache"})
     patch.attached.update({had: "before", made: None, none: None})
     assert had.compile() == "of this cache"

@@ -38,7 +38,7 @@ from ...errors import ArgumentError
 from ...keys import Component, Plain, component
 from ...launch import CODES, NUMPY_NAMES, Call, Dim3, Order, Settle, Slot, bindings, done, stream_identity
 from ...launch.launcher import Launcher, LoadedKernel
-from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
+from ...launch.typed import NumberSlot, OtherTypes
 from ...model import SCALAR_SIZES, Parameter
 from .flavour import Flavour, surface
 from .function import Depends, type_digest
@@ -147,8 +147,6 @@ class TypedLauncher(Launcher):
     def make_slots(self) -> list[Slot]:
         """Make a slot for each argument, at the first launch."""
         self.slots = slots = [slot_of(self.flavour, each, self, self._is_cast) for each in self._kinds]
-        for slot in slots:
-            slot.launcher = self
         return slots
 
     def _slow(
@@ -278,27 +276,29 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
     Raises:
         KeyError: As for `codes_of`.
     """
-    if type(kind) is LightType and not kind.layout:
-        return number_slot(kind.code)
-    if type(kind) is LightType and flavour.array_slot is not None:
-        of_numba: Slot = flavour.array_slot(kind, launcher)
-        return of_numba
     if type(kind) is LightType:
-        size = SCALAR_SIZES[kind.code]
-        return ArraySlot(kind, _Unmade, element=kind.code, item_bytes=size, passed_as=flavour.array_letters)
+        return _array_slot(flavour, kind, _Unmade, kind.code, launcher) if kind.layout else number_slot(kind.code)
     parts, cls = surface(flavour), type(kind)
     if cls is parts.Array:
-        if flavour.array_slot is not None:
-            made: Slot = flavour.array_slot(kind, launcher)
-            return made
-        dtype = parts.as_dtype(kind.dtype)
-        element, size = CODES.get(dtype.name, ""), dtype.itemsize
-        return ArraySlot(kind, parts.DeviceNDArray, element=element, item_bytes=size, passed_as=flavour.array_letters)
+        types = ((code, getattr(parts.types, name, None)) for code, name in TYPE_NAMES.items())
+        element = next((code for code, each in types if each is kind.dtype), "")  # types are interned
+        return _array_slot(flavour, kind, parts.DeviceNDArray, element, launcher)
     if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
         slot = number_slot(CODES[dtype_of(kind).name])
         return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
     other: Slot = flavour.other_slot(kind, launcher)
     return other
+
+
+def _array_slot(flavour: Flavour, kind: Any, own: type, element: str, launcher: Any) -> Slot:
+    letters, size = flavour.array_letters, SCALAR_SIZES.get(element)
+    if size is None:  # of records and texts that are not contiguous, strides in items are bytes
+        parts = surface(flavour)
+        is_date = type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
+        size = 1 if "e" in letters and kind.layout != "C" and not is_date else int(parts.as_dtype(kind.dtype).itemsize)
+    made = flavour.array_slot(kind, own, element=element, item_bytes=size, passed_as=letters)
+    made.launcher = launcher
+    return made
 
 
 class SettledSlot(Slot):

@@ -20,7 +20,7 @@ import re
 import struct
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -44,12 +44,20 @@ _HAS_DOCSTRING = 0x4000000  # in `co_flags` from Python 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
-_WORDS = (
-    rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__"
-    rb"|(?<![a-z_])(?:dir|view|from_buffer)(?![a-z_])"
-)
-_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir", b"view", b"from_buffer"
-"""Each match of `_WORDS` contains one of these; most kernels have none."""
+SPECIAL = frozenset(
+    ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
+     "__qualname__")
+)  # fmt: skip
+"""Special attributes, by which a function or class describes itself. They do not affect its own code, but other code
+may read them: that of the kernel, or functions that run while the kernel is typed (`@overload`, `@intrinsic`)."""
+
+BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
+"""Functions that get an attribute by its name."""
+
+BY_BYTES = {"view", "from_buffer"}
+"""Functions that read an array as bytes, in a kernel or in what an intrinsic makes of it."""
+
+_TELLING = BY_TEXT | BY_BYTES | {"dir"}
 
 
 class Read(NamedTuple):
@@ -62,11 +70,13 @@ class Read(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A code object as it is keyed: a digest of its form, its `outer_reads`, and the `words_in` its texts."""
+    """A code object as it is keyed: a digest of its form, its `outer_reads`, the words of its names and constants, and
+    those among them that are `telling`."""
 
     digest: bytes
     reads: tuple[Read, ...]
-    words: frozenset[bytes]
+    words: frozenset[str]
+    telling: frozenset[str]
 
 
 readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
@@ -84,7 +94,8 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
     if known is not None and known[0]() is code:
         return known[1]
     form = repr(code_form(code, with_lines=with_lines))  # repr is exact for text, bytes and numbers, and fast
-    made = Reading(sha256(encode(form)).digest(), outer_reads(code), frozenset(_words(code)))
+    words = frozenset(_words(code))
+    made = Reading(sha256(encode(form)).digest(), outer_reads(code), words, telling(words))
     readings[key] = weakref.ref(code, lambda _gone: readings.pop(key, None)), made
     return made
 
@@ -159,46 +170,27 @@ def scalar_form(value: Any) -> Plain:
     raise TypeError(f"{kind.__name__} is not a constant")
 
 
-def all_names(code: CodeType) -> Iterator[str]:
-    """Every name of globals and attributes in `code` and the code nested in it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if type(constant) is CodeType:
-            yield from all_names(constant)
+def telling(words: Iterable[str]) -> frozenset[str]:
+    """Pick the special attributes of functions and classes, parts of their names, functions that get one by name, and
+    those that read an array as bytes."""
+    return frozenset([word for word in words if "__" in word or word in _TELLING])
 
 
-def words_in(text: bytes) -> list[bytes]:
-    """Find special attributes of functions and classes, parts of their names, functions that get one by name, and those
-    that read an array as bytes."""
-    return re.findall(_WORDS, text) if any(map(text.__contains__, _IN_WORDS)) else []
+def words_in(text: str) -> list[str]:
+    """List the words of a text, which may name attributes."""
+    return re.findall(r"\w+", text)
 
 
-def _words(code: CodeType) -> set[bytes]:
-    """Find the `words_in` names and constants, without docstrings and the implicit start of class bodies."""
-    constants, names = _by_use(code)[1], code.co_names
+def _words(code: CodeType) -> Iterator[str]:
+    """Yield the names, and the words of constants, without docstrings and the implicit start of class bodies."""
+    names: Iterable[str] = code.co_names
     if not code.co_flags & _OPTIMIZED:
         own = ("STORE_NAME", "LOAD_NAME")
         used = [(str(each.argval), each.opname) for each in dis.get_instructions(code) if type(each.argval) is str]
-        names = tuple(name for name, operation in used if operation not in own or not name.startswith("__"))
-    found, texts = set[bytes](), [*names, *(repr(each) for each in constants if type(each) is not CodeType)]
-    found.update(words_in("\0".join(texts).encode("utf-8", "surrogatepass")))
-    for constant in constants:
-        if type(constant) is CodeType:
-            found |= _words(constant)
-    return found
-
-
-def all_words(code: CodeType) -> set[str]:
-    """Every name of `all_names`, and the parts between the dots of every text constant, which `getattr` may look up."""
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if type(constant) is CodeType:
-            found |= all_words(constant)
-        else:
-            for text in constant if type(constant) in (tuple, frozenset) else (constant,):
-                if type(text) is str:
-                    found.update(text.split("."))
-    return found
+        names = [name for name, operation in used if operation not in own or not name.startswith("__")]
+    yield from names
+    for constant in _by_use(code)[1]:
+        yield from _words(constant) if type(constant) is CodeType else words_in(repr(constant))
 
 
 def outer_reads(code: CodeType) -> tuple[Read, ...]:

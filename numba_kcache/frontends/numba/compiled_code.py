@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -112,11 +112,12 @@ def compile_kernel(
     generated, options = ptx_target or target, dict(declared.targetoptions)
     given = options.get("link") or ()
     options["link"] = [given] if isinstance(given, (str, os.PathLike)) else list(given)  # a Numba appends to it
-    device, fresh = flavour.assumed(target, generated), fresh_functions(flavour, device_functions, generated)
-    with recorded(parts.global_compiler_lock) as warned, assumed_device(flavour, device), fresh:
-        code = flavour.part("compile").compile_signature(declared.py_func, types, options, target, generated, links)
+    part, fresh = flavour.part("compile"), fresh_functions(flavour, device_functions, generated)
+    device = assumed_device(flavour, part.assumed(target, generated))
+    with recorded(parts.global_compiler_lock) as warned, device, fresh:
+        code = part.compile_signature(declared.py_func, types, options, target, generated, links)
     why = code.why
-    if not all(str(each.__module__).startswith(flavour.generated) for each in code.callbacks):
+    if not all(str(each.__module__).startswith(flavour.making[0]) for each in code.callbacks):
         why = "what it links has callbacks to run when it is loaded"
     if code.has_runtime:
         with open(parts.get_cudalib("cudadevrt", static=True), "rb") as file:
@@ -125,7 +126,14 @@ def compile_kernel(
     if why:
         raise UncacheableError("cannot cache it", why)
     entry = entry_of(code.cubin, code.symbol, declared.py_func.__name__)
-    attributes = attributes_of(options, types, is_cooperative=code.is_cooperative) | code.attributes
+    carveout = options.get("shared_memory_carveout")
+    attributes = {
+        "cooperative": bool(code.is_cooperative),
+        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
+        "debug": bool(options.get("debug")),
+        "signature": [str(each) for each in types],
+        **code.attributes,
+    }
     if warned:
         attributes["warnings"] = rows_of(warned, declared.py_func)
     extras = {"log": code.log.encode(), **({"ptx": code.ptx.encode()} if keep_ptx else {})}
@@ -199,7 +207,7 @@ def fresh_functions(flavour: Flavour, device_functions: Iterable[tuple[Any, str]
                 found.overloads.clear()
                 vars(found).pop("_device_dispatcher", None)  # numba-cuda-mlir's
                 for types, result in given.items():
-                    flavour.compile_callee(found, types, result)
+                    flavour.part("compile").compile_callee(found, types, result)
     implementations = [found for found, _digest in functions if isinstance(found, FunctionType)]
     _of_value, of_attribute, of_all = flavour.registrations()
     all_code = bool(of_attribute or of_all)
@@ -248,23 +256,21 @@ def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]]) 
         raise UncacheableError("cannot cache it", called[0])
 
 
-def _functions_of(code: Any, flavour: Flavour) -> list[tuple[FunctionType, type | None]]:
+def _functions_of(code: Any, flavour: Flavour) -> list[tuple[Any, type | None]]:
     """List the functions that a compile calls if it uses a function or class; each with the class of its first
     argument, or None for any.
 
-    A template of a function is made when it is used. One of attributes is made once in a process, and Numba's part of
-    it is called for other attributes, too; only its own functions count.
+    A template of a function is made when the function is called. One of attributes is made once in a process, and its
+    own functions are called for an attribute.
     """
-    if not isinstance(code, type):
+    if not hasattr(code, "__mro__"):
         return [(code, None)]
-    trust, found = Trust(flavour.packages), list[tuple[FunctionType, type | None]]()
-    is_of_attributes = hasattr(code, "generic_resolve")
-    for base in code.__mro__[:-1]:
-        for name, value in () if is_of_attributes and trust.name_of(base) else vars(base).items():
-            function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-            if isinstance(function, FunctionType) and not (is_of_attributes and name == "__init__"):
-                found.append((function, code if function is value and function.__code__.co_argcount else None))
-    return found
+    if not hasattr(code, "generic_resolve"):
+        return [(code.__init__, code)]
+    trust = Trust(flavour.packages)
+    own = [item for base in code.__mro__[:-1] if not trust.name_of(base) for item in vars(base).items()]
+    found = [getattr(each, "__func__", None) or getattr(each, "fget", each) for name, each in own if name != "__init__"]
+    return [(each, None) for each in found if isinstance(each, FunctionType)]
 
 
 def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:
@@ -281,20 +287,6 @@ def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:
     parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
     return Entry(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
-
-
-def attributes_of(options: Mapping[str, Any], types: Iterable[Any], *, is_cooperative: object) -> dict[str, Any]:
-    """The attributes that artifacts of both Numbas have."""
-    bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
-    return {
-        "cooperative": bool(is_cooperative),
-        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
-        "debug": bool(options.get("debug")),
-        "lineinfo": bool(options.get("lineinfo")),
-        "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
-        "max_registers": options.get("max_registers"),
-        "signature": [str(each) for each in types],
-    }
 
 
 _FUNCTION = "\0function\0"
@@ -381,13 +373,13 @@ def compiler(flavour: Flavour) -> SimpleNamespace:
 
 @contextmanager
 def assumed_device(flavour: Flavour, cc: tuple[Any, ...]) -> Iterator[None]:
-    """Make this thread compile as if the current device had compute capability `cc` (`Flavour.assumed`).
+    """Make this thread compile as if the current device had compute capability `cc` (`assumed` of its compile module).
 
     Both Numbas compile device functions for the current device, and need one for that; numba-cuda-mlir links for the
     first one, whatever the target. Other threads still get the real device.
     """
-    parts, thread = compiler(flavour), threading.get_ident()
-    with parts.global_compiler_lock:
+    part, thread = flavour.part("compile"), threading.get_ident()
+    with compiler(flavour).global_compiler_lock:
         places = []
         for module, path in flavour.device_readers:
             *owners, name = path.split(".")
@@ -397,7 +389,7 @@ def assumed_device(flavour: Flavour, cc: tuple[Any, ...]) -> Iterator[None]:
         def current(real: Any) -> Any:
             def answer(*given: Any, **named: Any) -> Any:
                 is_own = threading.get_ident() == thread
-                return flavour.device_answer(cc, *given, **named) if is_own else real(*given, **named)
+                return part.device_answer(cc, *given, **named) if is_own else real(*given, **named)
 
             return answer
 
@@ -405,7 +397,7 @@ def assumed_device(flavour: Flavour, cc: tuple[Any, ...]) -> Iterator[None]:
             setattr(owner, name, current(real))
         try:
             with uncollected():
-                flavour.fill_registries(parts)
+                part.fill_registries()
             yield
         finally:
             for owner, name, real in places:

@@ -13,13 +13,14 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ...keys import Plain
 from ...model import NamedTuple
 from ...settings import variables_starting
-from .value import Trust, is_standard, plain_setting
+from .value import Trust
 
 _STARTS = "NUMBA_", "LLVMLITE_"
 
@@ -64,7 +65,7 @@ def code_variables(known: Mapping[str, Any]) -> dict[str, Plain]:
 
 
 _AS_THEY_ARE = (bool, str, type(None))
-"""Types of most settings, for which no function is called."""
+"""Types of most settings; others count by their `repr`."""
 
 
 def code_settings(config: Any) -> dict[str, Plain]:
@@ -79,8 +80,7 @@ def code_settings(config: Any) -> dict[str, Plain]:
         pass
     known = vars(config)
     found: dict[str, Plain] = {
-        name: value if type(value := known[name]) in _AS_THEY_ARE else plain_setting(value)
-        for name in _counting(tuple(known))
+        name: value if type(value := known[name]) in _AS_THEY_ARE else repr(value) for name in _counting(tuple(known))
     }
     return found | code_variables(known)
 
@@ -123,7 +123,7 @@ _PARTS = {
 def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
     """List what replaces a function or class in those of these modules that are loaded, with its full name: a Python
     function, or an object that cannot be read."""
-    found, files = list[tuple[str, Any]](), dict[str, bool]()
+    found, known_files = list[tuple[str, Any]](), dict[str, bool]()
     tops = {each.partition(".")[0] for each in trust.packages} | _OTHERS
     own_folders = (*trust.folders, "<frozen ", _OWN)
     for own in modules:
@@ -143,15 +143,13 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
                     if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
                         here.append((f"{place}.{name}", value))
                     continue
-                if (path := function.__code__.co_filename).startswith(own_folders):
-                    continue
-                home = str(function.__globals__.get("__name__")) if path[:1] == "<" else ""
-                if files.get(path) or home.startswith("namedtuple_"):
-                    continue
-                if not _is_trusted(function, trust):
+                path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
+                file = home if path[:1] == "<" else path  # generated code is in no file
+                if file not in known_files:
+                    is_own = path.startswith(own_folders) or home.startswith("namedtuple_")
+                    known_files[file] = is_own or _is_trusted(function, trust)
+                if not known_files[file]:
                     here.append((f"{place}.{name}", function if type(value) in _READABLE else value))
-                elif not path.startswith("<"):  # generated code is in no file
-                    files[path] = True
         found += here
         if not here:
             _sound[own] = [(space, [*space.values()]) for _place, space in spaces]
@@ -206,13 +204,16 @@ class Registrations(NamedTuple):
 _TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))
 _LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
 
-_OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions", "model"))
-"""Lists whose items each belong to a value, by which they are usually found."""
+_SUBJECTS: dict[str, Callable[[Any], Any]] = {
+    "typing functions": attrgetter("key"), "typing globals": itemgetter(0), "lowering functions": itemgetter(1),
+    "model": itemgetter(0), "typing attributes": attrgetter("key"),
+}  # fmt: skip
+"""The value that an item of each kind of list belongs to. They are functions of C: there are thousands of items."""
 
-_OF_CLASS = ("typing attributes", "lowering getattrs", "lowering setattrs")
-"""Lists in which functions of Numba put items for a program's class (`make_attribute_wrapper`)."""
+_OF_VALUE = "typing globals", "typing functions", "lowering functions"
+"""Lists whose items are usually found by their value."""
 
-_EMPTY, _DEEPEST = CellType(), 32
+_EMPTY = CellType()
 
 _List = tuple[str, list[Any]]
 _Item = tuple[str, Any]
@@ -231,26 +232,25 @@ def _is_programs(value: Any, packages: frozenset[str]) -> bool:
     return isinstance(value, type) and not trust[value.__module__]
 
 
-def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
-    """List the value that each item of a list belongs to; () if they belong to none."""
-    if kind == "lowering functions":  # without the code generators of intrinsics, which belong to them
-        return [_EMPTY if each[0] is each[1] else each[1] for each in items]
-    if kind == "typing functions":
-        return [each.key for each in items]
-    if kind in _OF_CLASS:
-        return (
-            [each.key for each in items] if kind == "typing attributes" else [(*each[2], _EMPTY)[0] for each in items]
-        )
-    return [each[0] for each in items] if kind in _OF_VALUE else ()
+def _subjects(kind: str, items: Sequence[Any]) -> list[Any]:
+    """List the value that each item of a list belongs to; [] if they belong to none.
+
+    Functions of Numba put attributes there for a program's class (`make_attribute_wrapper`)."""
+    if kind in ("lowering getattrs", "lowering setattrs"):
+        return [(*each[2], None)[0] for each in items]
+    return [*map(_SUBJECTS[kind], items)] if kind in _SUBJECTS else []
 
 
 def _is_given(item: _Item) -> bool:
-    """Check for a registration that Numba has not derived from a template of `@overload_attribute` at its first use."""
+    """Check for a registration that is neither derived by Numba, from a template of `@overload_attribute` at its first
+    use, nor the code of an intrinsic, which belongs to that."""
     waiting = list(item[1][:1]) if type(item[1]) is tuple else []
+    if item[0] == "lowering functions" and item[1][0] is item[1][1]:
+        return False
     for each in waiting:  # grows while it is walked
         if hasattr(each, "_overload_func"):
             return False
-        if type(each) is FunctionType and len(waiting) <= _DEEPEST:
+        if type(each) is FunctionType and len(waiting) < 32:
             waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != _EMPTY]
     return True
 
@@ -260,19 +260,13 @@ _REGISTRIES = frozenset((
 ))  # fmt: skip
 
 
-def registries_among(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """List the registries in those of these modules that are loaded."""
-    found = []
-    for name in modules:
-        module = sys.modules.get(name)
-        if module is not None and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
-            found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
-    return tuple(sorted(found))
-
-
 @functools.lru_cache(maxsize=4)
 def _holders(searched: tuple[str, ...], _modules_loaded: int) -> tuple[Place, ...]:
-    return registries_among(each for each in sys.modules.copy() if each.startswith(searched))
+    found = []
+    for name, module in sys.modules.copy().items():
+        if name.startswith(searched) and not (names := getattr(module, "__dict__", {})).keys().isdisjoint(_REGISTRIES):
+            found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
+    return tuple(sorted(found))
 
 
 class Registries:
@@ -285,8 +279,6 @@ class Registries:
         target: The object with the typing context and the target context.
         owned: Top-level name of its own modules, in which its types are defined.
         models: Managers of data models.
-        making: Prefixes of `__module__` of the classes that it registers itself.
-        generated: Prefix of names of modules; a function in them that is in no file was generated by this Numba.
     """
 
     packages: frozenset[str]
@@ -295,8 +287,11 @@ class Registries:
     target: Place
     owned: str
     models: tuple[Place, ...]
-    making: tuple[str, ...]
-    generated: str
+
+    @property
+    def making(self) -> tuple[str, ...]:
+        """Prefixes of `__module__` of the classes that it registers itself."""
+        return f"{self.owned}.", "numpy", "abc", "builtins", "numbers", "enum"
 
     def holders(self) -> Iterable[Place]:
         """List the registries in loaded modules."""
@@ -312,7 +307,7 @@ class Registries:
 
     def registries(self) -> list[Any]:
         """List all registries of typing and lowering, each once."""
-        found = [getattr(sys.modules[module], name, None) for module, name in self.holders() if module in sys.modules]
+        found = [loaded(*place) for place in self.holders()]
         target = loaded(*self.target)
         for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
             found += getattr(context, "_registries", ())
@@ -333,92 +328,63 @@ class Registries:
         found += [(f"rewrite {when}", items) for when, items in sorted(getattr(rewrites, "rewrites", {}).items())]
         return found
 
-    def _gathered(self, lists: Iterable[_List]) -> Registrations:
-        others: list[_Item] = []  # registrations that code uses without naming their value
-        listed = {id(each) for kind, items in lists if kind == "typing functions" for each in items}
-        for kind, items in lists:
-            chosen: Iterable[Any] = items
-            if kind == "model":
-                own = f"{self.owned}."
-                chosen = [
-                    each
-                    for each in items
-                    if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
-                ]
-            elif kind == "typeof":  # without a user's classes: their types are refused anyway
-                chosen = [each for each in items if each[0].__module__.startswith(self.making)]
-            elif kind == "typing globals":  # most templates for operators are in "typing functions" as well
-                chosen = [each for each in items if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
-            others += [(kind, each) for each in chosen]
-        users, found = list[_Item](), Registrations(lambda _value: (), {}, [])
-        for kind, each in self._of_users(others):
-            if kind in _OF_VALUE and kind != "model":
-                (subject,) = _subjects(kind, [each])
-                if subject is _EMPTY or _is_programs(subject, self.packages):
-                    continue
-            users.append((kind, each))
-        if users:
-            found = describe(users)
+    def _gathered(self, lists: Sequence[_List]) -> Registrations:
+        users = [item for item in self._of_users(lists) if self._is_counted(*item)]
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
         described: dict[int, Sequence[Registration]] = {}  # always the same objects of a value
 
         def of_value(value: Any) -> Sequence[Registration]:
             nonlocal subjects
-            subjects = subjects or frozenset(
-                [id(each) for kind, items in lists if items for each in _subjects(kind, items)]
-            )
-            if id(value) not in subjects:
+            subjects = subjects or frozenset([id(each) for kind, of in lists if of for each in _subjects(kind, of)])
+            if id(value) not in subjects or not _is_programs(value, self.packages):
                 return ()
             if id(value) not in described:
                 pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
                 found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                described[id(value)] = (
-                    describe_for(filter(_is_given, found)) if _is_programs(value, self.packages) else ()
-                )
+                described[id(value)] = describe_for(filter(_is_given, found))
             return described[id(value)]
 
-        return found._replace(of_value=of_value)
+        return describe(users)._replace(of_value=of_value)
 
-    def _of_users(self, items: Iterable[_Item]) -> list[_Item]:
-        """List the items that are not Numba's own, judged by their functions.
+    def _is_counted(self, kind: str, item: Any) -> bool:
+        """Check for a registration that code may use without naming what it is for."""
+        if kind == "model":  # of a program's type, it is found by the type
+            return bool(item[0].__module__.startswith(f"{self.owned}."))
+        if kind == "typeof":  # the type of a program's class is refused, or counts as a type
+            return bool(item[0].__module__.startswith(self.making))
+        if kind not in _OF_VALUE:
+            return True
+        return not _is_programs(_SUBJECTS[kind](item), self.packages)
 
-        Functions are judged by their files, or by their module, since those that Numba generates have no file. A
-        closure of Numba's may contain a user's function. The functions of a class are in one file, except for a class
-        made by one of Numba's functions: its own functions, or those of its base, may be a user's.
-        """
-        folders = Trust(self.packages).folders
-        found: list[_Item] = []
-        for kind, item in items:
-            waiting: list[Any] = []
-            is_users = False
-            parts = item[:2] if type(item) is tuple else (item,)
-            if kind == "typing globals":
-                parts = item[0], *getattr(item[1], "templates", ())
-            for part in parts:
-                if type(part) is FunctionType:
-                    waiting.append(part)
-                elif isinstance(part, type) and (part is item or part is not parts[0]):
-                    content, base = vars(part), part.__mro__[1]
-                    function = content.get("_overload_func") or content.get("generic") or vars(base).get("generic")
-                    members = () if function else (*content.values(), *vars(base).values())
-                    function = function or next((each for each in members if type(each) is FunctionType), None)
-                    waiting.append(getattr(function, "__func__", function))
-                    is_users = is_users or not (
-                        part.__module__.startswith(self.making) and base.__module__.startswith(self.making)
-                    )
-            for function in waiting:  # grows while it is walked
-                if is_users or len(waiting) > _DEEPEST:
-                    break
-                if type(function) is FunctionType:
-                    file = function.__code__.co_filename
-                    if file.startswith(folders) or is_standard(file):
-                        waiting += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
-                    else:
-                        made_by = str(function.__globals__.get("__name__"))
-                        is_users = not (file.startswith("<") and made_by.startswith(self.generated))
-            if is_users:
-                found.append((kind, item))
-        return found
+    def _of_users(self, lists: Iterable[_List]) -> Iterator[_Item]:
+        """Yield the items that are not Numba's own, by the classes in them, and by the files of their functions and of
+        those that these close over. There are thousands: no call of a function for each."""
+        trust, making, own = Trust(self.packages), self.making, set[str]()
+        functions = FunctionType, staticmethod, classmethod
+        for kind, items in lists:
+            for item in items:
+                parts = [*item[:2]] if type(item) is tuple else [item]
+                if kind == "typing globals":
+                    parts = [*getattr(item[1], "templates", ())]
+                for part in parts:  # grows while it is walked
+                    if type(part) is FunctionType:
+                        file = part.__code__.co_filename
+                        if file[:1] == "<":  # generated code is in no file
+                            file = str(part.__globals__.get("__name__"))
+                        if not file.startswith(trust.folders) and file not in own and not _is_trusted(part, trust):
+                            yield kind, item
+                            break
+                        own.add(file)
+                        for cell in part.__closure__ or () if len(parts) < 100 else ():
+                            if cell != _EMPTY and type(cell.cell_contents) is FunctionType:
+                                parts.append(cell.cell_contents)
+                    elif isinstance(part, type) and not (type(item) is tuple and part is item[0]):  # what it is for
+                        if not (part.__module__.startswith(making) and part.__mro__[1].__module__.startswith(making)):
+                            yield kind, item
+                            break
+                        for each in vars(part).values():
+                            if type(each) in functions:
+                                parts.append(getattr(each, "__func__", each))
 
 
 # -- descriptions -----------------------------------------------------------------------------------------------------
@@ -430,26 +396,29 @@ _Described = Iterator[tuple["str | None", Registration]]
 """The name of the attribute that a registration is for, None for others, and the registration."""
 
 
+def _each(items: Iterable[_Item]) -> _Described:
+    """Describe registrations, each once: Numba has some of typing in several lists."""
+    seen = set[Any]()
+    for kind, item in items:
+        for attribute, each in _described(kind, item):
+            name = (each.what, attribute, id(each.subject), *map(id, each.code), repr(each.options))
+            if not (kind.startswith("typing") and name in seen):
+                seen.add(name)
+                yield attribute, each
+
+
 def describe(items: Iterable[_Item]) -> Registrations:
     """Describe registrations for attributes, operators and types, grouped by the name that uses them."""
     made = Registrations(lambda value: (), {}, [])
-    for item in items:
-        for attribute, registration in _described(*item):
-            if attribute is not None:
-                made.of_attribute.setdefault(attribute, []).append(registration)
-            else:
-                made.of_all.append(registration)
+    for attribute, each in _each(items):
+        of_name = made.of_all if attribute is None else made.of_attribute.setdefault(attribute, [])
+        of_name.append(each)
     return made
 
 
 def describe_for(items: Iterable[_Item]) -> Sequence[Registration]:
     """Describe the registrations for one value, in their order."""
-    found: dict[Any, Registration] = {}
-    for kind, item in items:
-        for _attribute, each in _described(kind, item):
-            name = (each.what, *map(id, each.code), repr(each.options)) if kind.startswith("typing") else id(item)
-            found.setdefault(name, each._replace(subject=None))
-    return tuple(found.values())
+    return tuple([each._replace(subject=None) for _attribute, each in _each(items)])
 
 
 def _described(kind: str, item: Any) -> _Described:
@@ -468,7 +437,7 @@ def _described(kind: str, item: Any) -> _Described:
         yield of_method, Registration(kind, subject, {"types": tuple(item[2] or ())}, item[:1])
     elif kind in ("lowering getattrs", "lowering setattrs"):
         yield item[1], Registration(kind, None, {"attribute": item[1], "types": item[2]}, item[:1])
-    elif kind in ("lowering casts", "lowering constants"):
+    elif kind.startswith("lowering"):
         yield None, Registration(kind, None, {"types": tuple(item[1])}, item[:1])
     elif kind.startswith("rewrite"):
         yield None, Registration(kind, None, {}, (item,))

@@ -14,7 +14,7 @@ import weakref
 from types import CellType, FunctionType
 from typing import Any
 
-from .code import all_names
+from .code import read_code
 from .value import ORIGINAL, real_of, standing
 
 
@@ -54,7 +54,7 @@ def _update(function: FunctionType, made: FunctionType) -> None:
         if cell != CellType():
             own.cell_contents = real_of(cell.cell_contents)
     space: Any = made.__globals__
-    original, read = function.__globals__, {*all_names(function.__code__)}
+    original, read = function.__globals__, read_code(function.__code__, with_lines=False).words
     for name in {*space} - {*original} - {ORIGINAL}:
         space.pop(name, None)
     for name, value in list(original.items()):

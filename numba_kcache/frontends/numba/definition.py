@@ -406,7 +406,6 @@ class PythonFrontEnd:
 _KINDS = {
     "signature": "argument types",
     "environment": "numba settings",
-    "compiler": "numba toolkit",
     "source_changed": "function|kernel |device function |function |class |declaration of |overload of ",
     "value_changed": "module |global |closure |defaults of ",
     "options": "options of ",

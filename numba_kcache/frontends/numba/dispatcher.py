@@ -11,8 +11,7 @@ Not here    What it returns, and launches by a dispatcher (llvm_dispatcher, mlir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +19,7 @@ from ...engine import RunsUncached
 from ...errors import CompileError, NoDeviceError, OptionError
 from ...launch import LaunchShape, bindings, current_device
 from ...model import Artifact
+from .. import Launches
 from .arguments import Signature
 from .flavour import Flavour, surface
 
@@ -110,20 +110,33 @@ def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:
     return tuple(found)
 
 
-def launch_watched(
-    configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
+def launch_configured(
+    resolutions: Any, configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any]
 ) -> None:
-    """Launch by a configured dispatcher, and wait until the kernel has ended; an error shows the arguments."""
+    """Launch by a configured dispatcher; in debug mode, wait for the kernel: an error shows the arguments."""
+    if not resolutions.session().settings.debug_launches:
+        configured(*arguments)
+        return
     from ...launch.failures import watched
 
     def queue() -> bool:
         configured(*arguments)
         return True
 
+    function = resolutions.definition.function
     watched(
         bindings(), stream, queue, kernel=function.__name__, shape=shape,
         parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
     )  # fmt: skip
+
+
+class InstalledLaunches(Launches):
+    """The launches of one dispatcher of an unedited program."""
+
+    @property
+    def resolutions(self) -> Any:
+        """The artifacts of the dispatcher."""
+        return self._resolutions
 
 
 class Patch:
@@ -131,7 +144,8 @@ class Patch:
 
     Args:
         flavour: The Numba.
-        resolutions_of: Makes the resolutions of a dispatcher; may raise `OptionError` for a device function.
+        definition: The class of definitions of its kernels.
+        launches: The class of their launches.
 
     Attributes:
         attached: Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would
@@ -141,8 +155,13 @@ class Patch:
 
     every_kernel = False
 
-    def __init__(self, flavour: Flavour, resolutions_of: Callable[[Any], Any]) -> None:
-        self._flavour, self._resolutions_of, self._replaced = flavour, resolutions_of, dict[str, Any]()
+    def __init__(self, flavour: Flavour, definition: Any, launches: type[InstalledLaunches]) -> None:
+        self._flavour, self._definition, self._launches, self._replaced = (
+            flavour,
+            definition,
+            launches,
+            dict[str, Any](),
+        )
         self.attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def replace(self, kind: Any, methods: Mapping[str, Any]) -> None:
@@ -175,9 +194,11 @@ class Patch:
 
     def _attach(self, dispatcher: Any, before: Any) -> Any:
         try:
-            resolutions = self._resolutions_of(dispatcher)
+            definition = self._definition(dispatcher, {})
+            assert definition.declared
         except OptionError:  # a device function
             return None
+        resolutions = self._launches(definition).resolutions
         self.attached[dispatcher] = before
         resolutions.dispatcher, dispatcher._cache = dispatcher, resolutions.cache_of(dispatcher, is_numbas=True)
         return resolutions

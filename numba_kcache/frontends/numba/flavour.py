@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ToolchainMissingError
 from ...keys import Component, Plain
 from ...launch import is_c_contiguous
+from ...launch.typed import ArraySlot
 from ...model import NamedTuple
 from ...settings import working_directory
 from .configuration import Place, Registration, Registries, loaded
@@ -29,7 +30,7 @@ from .value import AlwaysRefused, Refused, Trust, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
-    from ...model import LinkInput, Target
+    from ...model import LinkInput
 
 
 class Jitted(NamedTuple):
@@ -37,17 +38,15 @@ class Jitted(NamedTuple):
 
     Args:
         options: Options of the decorator, as a new dict, without those that do not affect the code.
-        opaque: Options that list objects of this process, whose content only `depends=` can represent.
         links: Paths and `LinkableCode` objects of the user.
         has_lines: Whether file and lines are compiled in.
-        pysig: The signature by which calls are resolved, if the decorator read another one than the function has now.
+        extensions: Objects of this process among the options, whose content only `depends=` can represent.
     """
 
     options: dict[str, Any]
-    opaque: Mapping[str, Iterable[Any]]
     links: Iterable[Any]
     has_lines: bool
-    pysig: Any = None
+    extensions: Iterable[Any] = ()
 
 
 class External(NamedTuple):
@@ -94,17 +93,18 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
     return tuple(str(getattr(each, "signature", each)) for each in results)
 
 
-def signature_read(dispatcher: Any) -> Any:
-    """The `inspect.Signature` that a device function's dispatcher read when it was made, if its parameters or defaults
-    are not those of the function now; None otherwise."""
-    pysig = getattr(getattr(on_device(dispatcher), "_compiler", None), "pysig", None)
-    if pysig is None:
-        return None
-    function = on_device(dispatcher).py_func
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    defaults = [id(each.default) for each in pysig.parameters.values() if each.default is not each.empty]
-    is_same = defaults == [*map(id, function.__defaults__ or ())]
-    return None if is_same and (*pysig.parameters,) == names else pysig
+def is_misread(dispatcher: Any) -> bool:
+    """Check whether a device function's dispatcher, when it was made, read other parameters or defaults from
+    `inspect.signature` than the function has now."""
+    read = getattr(getattr(on_device(dispatcher), "_compiler", None), "pysig", None)
+    if read is None:
+        return False
+    function, code = on_device(dispatcher).py_func, on_device(dispatcher).py_func.__code__
+    own = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    defaults = [id(each.default) for each in read.parameters.values() if each.default is not each.empty]
+    return (
+        defaults != [*map(id, own)] or (*read.parameters,)[: code.co_argcount] != code.co_varnames[: code.co_argcount]
+    )
 
 
 Extension = Callable[[Any], Plain]
@@ -143,9 +143,17 @@ class Flavour(Registries):
         links_itself: Whether it compiles linked CUDA C++ itself: without the text's own folder, and with line tables if
             the kernel has them.
         is_complex_whole: Whether a complex number is one parameter.
-        array_slot: Makes the slot of an array from its type and the launcher; None for that of its own arrays.
+        array_slot: The class of slots of arrays.
         name, hint: Its distribution, and how to install it.
+        oldest: The first version that has every part; later ones are supported if they have them.
         trust: Makes the record of modules for one fingerprint.
+        default_options: Fills in the options of a function as `cuda.jit` does, without asking the Numba; from the given
+            ones, the settings `debug` and `opt`, and the observed options without given ones (`known`). Raises
+            `Refused` if only the Numba can tell.
+        read_options: Completes the options of a dispatcher in place, and returns its link inputs.
+        external: Returns the declaration of an external function; None for other objects.
+        code_environment: Reads the settings that count; () while the compiler is not loaded. `has_lines`: whether any
+            function has line tables.
     """
 
     kind: str
@@ -172,38 +180,23 @@ class Flavour(Registries):
     array_letters: str
     links_itself = False
     is_complex_whole = False
-    array_slot: Any = None
+    array_slot: type[ArraySlot] = ArraySlot
     name: str
     hint: str
+    oldest: tuple[int, ...] = ()
     trust: Callable[[frozenset[str]], Trust] = Trust
+    default_options: Callable[..., dict[str, Any]]
+    read_options: Callable[..., Iterable[Any]]
+    external: Callable[[Any], External | None]
+    code_environment: Callable[..., tuple[Component, ...]]
 
     def unsuitable(self, why: str) -> ToolchainMissingError:
         """Make the error for a part that is not there."""
         return ToolchainMissingError("cannot use a Numba kernel", f"{self.name} {why}", self.hint)
 
-    def check_version(self) -> None:
-        """Raise `unsuitable` if it is of a version that is too old."""
-
     def part(self, name: str) -> Any:
         """A module of this Numba alone."""
         return import_module(f".{self.room}_{name}", __package__)
-
-    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
-        """The compute capability of the device that a compile assumes.
-
-        Args:
-            target: The target of the linked code.
-            generated: The target that the kernel's own code is generated for.
-        """
-        raise NotImplementedError
-
-    def device_answer(self, cc: tuple[Any, ...], *given: Any, **named: Any) -> Any:
-        """The result of one of `device_readers` for a device of this compute capability."""
-        raise NotImplementedError
-
-    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
-        """Compile a device function for argument types again; `result` is that of the last compile."""
-        raise NotImplementedError
 
     def other_codes(self, kind: Any) -> tuple[str, ...]:
         """The type codes of an argument that is neither array nor number.
@@ -216,10 +209,6 @@ class Flavour(Registries):
     def other_slot(self, kind: Any, launcher: Any) -> Any:
         """Make the slot of an argument that is neither array nor number, or raise `KeyError`."""
         raise KeyError(kind)
-
-    def fill_registries(self, parts: Any) -> None:
-        """Make the compiler fill its registries, as its first compile does."""
-        raise NotImplementedError
 
     def is_dispatcher(self, value: Any) -> bool:
         """Check whether it is a function under `cuda.jit`, or another decorator that device code may call."""
@@ -246,24 +235,11 @@ class Flavour(Registries):
         links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
         links = (links,) if isinstance(links, (str, os.PathLike)) else links
         options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)
-        opaque = {"extensions": extensions} if extensions else {}
-        pysig = None if is_kernel else signature_read(dispatcher)
-        links = self.read_options(dispatcher, options, links, extensions, is_kernel=is_kernel)
+        if not is_kernel and is_misread(dispatcher):
+            raise Refused("inspect.signature gave its decorator other parameters, or defaults, than it has")
+        links = self.read_options(dispatcher, options, links, is_kernel=is_kernel)
         has_lines = bool(options.get("debug") or options.get("lineinfo"))
-        return Jitted(options, opaque, links, has_lines, pysig)
-
-    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
-        """The options of a function as `cuda.jit` fills them in, without asking the Numba.
-
-        Args:
-            given: The options of the user.
-            debug, opt: The settings that are their defaults.
-            known: The options without given ones, as a process with the Numba observed them (`observed_options`).
-
-        Raises:
-            Refused: Only the Numba can tell.
-        """
-        raise NotImplementedError
+        return Jitted(options, links, has_lines, extensions or ())
 
     def observed_options(self) -> dict[str, Any]:
         """The options of a kernel that is given none, if only the Numba can tell them."""
@@ -273,27 +249,9 @@ class Flavour(Registries):
         """The layout of an array of another library."""
         return "C" if is_c_contiguous(memory) else "A"
 
-    def read_options(
-        self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
-    ) -> Iterable[Any]:
-        """Complete the options of a dispatcher in place, and return its link inputs, as both enter the key."""
-        raise NotImplementedError
-
-    def external(self, value: Any) -> External | None:
-        """The declaration of an external function; None for other objects."""
-        raise NotImplementedError
-
     def setting(self, name: str) -> Any:
         """The value of a setting; None while its module is not loaded."""
         return loaded(self.config, name)
-
-    def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
-        """Read the settings that count; () while the compiler is not loaded.
-
-        Args:
-            has_lines: Whether any function has line tables.
-        """
-        raise NotImplementedError
 
     def linked_runtime(self) -> LinkInput | None:
         """CUDA C++ of its runtime, which it links to kernels that need it; None if there is none."""
@@ -446,7 +404,9 @@ def surface(flavour: Flavour) -> SimpleNamespace:
     lacking = [name for name in flavour.methods.split() if not hasattr(found.Dispatcher, name)]
     if lacking:
         raise flavour.unsuitable(f"is of another version: its dispatcher has no {lacking[0]}")
-    flavour.check_version()
+    version = str(loaded(flavour.owned, "__version__")).split(".")[:3]
+    if tuple(int(each) for each in version if each.isdecimal()) < flavour.oldest:
+        raise flavour.unsuitable(f"is of version {'.'.join(version)}")
     return found
 
 

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import COVERED, Component, Plain, digest_of, encode, sha256
 from ...model import LinkInput, NamedTuple, Origin
-from .code import Read, read_code, words_in
+from .code import SPECIAL, Read, read_code, telling, words_in
 from .configuration import replaced
 from .value import (
     ABSENT,
+    COOPERATIVE,
     ORIGINAL,
-    SPECIAL,
     AlwaysRefused,
     Refused,
     RefusedByName,
@@ -44,7 +44,7 @@ from .value import (
 
 if TYPE_CHECKING:
     from .configuration import Registration
-    from .flavour import Flavour, Jitted
+    from .flavour import Flavour
 
 
 Edge = tuple[str, "int | str"]
@@ -95,8 +95,6 @@ _PLAIN = _DATA | {type(None), type(sys.version_info)}
 Depends = Iterable[Any] | Mapping[Any, Any]
 """The option `depends=`: values and files; or a mapping of objects that cannot be read to what represents them."""
 
-COOPERATIVE = "needs a cooperative launch"
-"""Name of the edge that marks a declared function which synchronises the grid."""
 
 _MISLEADING = {"__wrapped__", "__signature__"}
 """Attributes with which `inspect.signature` describes other parameters than a function has."""
@@ -143,11 +141,9 @@ class Fingerprint(NamedTuple):
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
         """The Python source of the kernel and of `device_functions`, by component, if a file contains it."""
-        from .objects import source_text
-
         found = {}
         for index, (_, code) in self.graph.kept.items():
-            text = source_text(code)
+            text = _objects().source_text(code)
             if text:
                 found[self.components[index].name] = text, Origin(code.co_filename, code.co_firstlineno)
         return found
@@ -175,9 +171,7 @@ def fingerprint(
         reader.add_depends(plain)
         patches = replaced(flavour.code_modules, reader.trust)
         if patches:
-            from .objects import add_patches
-
-            add_patches(reader, patches)
+            _objects().add_patches(reader, patches)
 
     try:
         reader = _read(read, flavour, with_lines, depends, is_observed=is_observed)
@@ -214,9 +208,7 @@ def _read(
         try:
             read(reader)
             if reader.words:
-                from .objects import add_special
-
-                add_special(reader)
+                _objects().add_special(reader)
             return reader
         except Unread as found:
             if not is_observed:
@@ -230,7 +222,7 @@ class Reader:
     def __init__(
         self, flavour: Flavour, with_lines: bool, depends: Depends = (), unread: Mapping[int, Any] | None = None
     ) -> None:
-        self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
+        self.graph, self.links, self.words, self.named = Graph(), list[LinkInput](), set[str](), set[str]()
         self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
         self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
@@ -259,21 +251,27 @@ class Reader:
             raise RefusedByName(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
-        self.words |= {*reading.words, *(b"." for _ in vars(function))}  # "." tells that a function has attributes
+        self.words |= {*reading.telling, *("." for _ in vars(function))}  # "." tells that a function has attributes
+        self.named |= reading.words
         self.functions[id(value)] = index
         self.alive.append(value)
         if jitted is not None:
             self.graph.kept[index] = value, code
-            self._add_options(index, jitted, name)
-            self._add_links(index, jitted.links, name)
-        self._add_parameters(index, function, None if jitted is None else jitted.pysig, name)
+            for each in jitted.extensions:
+                refusal, label = Refused("it is an object of this process"), f"options of {name}, extensions"
+                self.edge(index, "extensions", self.refused(refusal, label, each))
+            options = dict(sorted(jitted.options.items()))
+            self.edge(index, "options", self.add_value(options, f"options of {name}"))
+            self.add_links(index, jitted.links, name)
+        if any(defaults := (function.__defaults__, function.__kwdefaults__)):
+            self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
+        for word in sorted(_MISLEADING & vars(function).keys()):
+            self.edge(index, word, self.add_value(vars(function)[word], f"{word} of {name}"))
         before, self._is_compiled = self._is_compiled, jitted is not None
         self._add_reads(index, function, reading.reads, name)
         self._is_compiled = before
         if self.registrations.of_attribute or self.registrations.of_all:
-            from .objects import add_implied
-
-            add_implied(self, index, code)
+            _objects().add_implied(self, index, code)
         return index
 
     def add_depends(self, function: Any) -> None:
@@ -284,10 +282,8 @@ class Reader:
             if not isinstance(each, (str, os.PathLike)):
                 self.edge(0, label, self.add_value(each, label))
                 continue
-            from .objects import dependency_form
-
             try:
-                form = dependency_form(each, os.path.dirname(function.__code__.co_filename))
+                form = _objects().dependency_form(each, os.path.dirname(function.__code__.co_filename))
             except Refused as refusal:
                 raise RefusedByName(str(refusal), label) from None
             named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # any other text may be a secret
@@ -295,42 +291,23 @@ class Reader:
 
     def add(self, label: str, form: Plain, clear: Plain, edges: list[Edge] | None = None) -> int:
         encoded = encode(form)
-        self.words.update(words_in(encoded))
+        self.words |= telling(words_in(encoded.decode("utf-8", "replace")))
         return self.graph.add(label, sha256(encoded).digest(), clear, edges)
 
     def edge(self, start: int, name: str, goal: int | str) -> None:
         self.graph.edges[start].append((name, goal))
 
-    def _add_options(self, index: int, jitted: Jitted, name: str) -> None:
-        for option, objects in jitted.opaque.items():
-            label = f"options of {name}, {option}"
-            for each in objects:
-                self.edge(index, option, self.refused(Refused("it is an object of this process"), label, each))
-        self.edge(index, "options", self.add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
-
-    def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
+    def add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
-            from .objects import add_link  # here: few kernels have link inputs
-
-            add_link(self, index, item, name)
-
-    def _add_parameters(self, index: int, function: FunctionType, pysig: Any, name: str) -> None:
-        """Add the defaults; and the parameters that the compiler gets from `inspect.signature`, if these may differ."""
-        defaults = (function.__defaults__, function.__kwdefaults__)
-        if any(defaults):
-            self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
-        if pysig is not None or not _MISLEADING.isdisjoint(vars(function)):
-            from .objects import parameters_of
-
-            self.edge(index, "parameters", self.add_value(parameters_of(function, pysig), f"defaults of {name}"))
+            _objects().add_link(self, index, item, name)
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
         """Add edges from a function to the present values of the names that it reads."""
         for read in reads:
             if read.scope == "import":
-                from .objects import add_import
-
-                goal: int | str = add_import(self, function.__code__, read.name, f"module {read.name} in {name}")
+                goal: int | str = _objects().add_import(
+                    self, function.__code__, read.name, f"module {read.name} in {name}"
+                )
             else:
                 goal = self._follow(function, read, name)
             self.edge(index, ".".join((read.name, *read.attributes)), goal)
@@ -367,9 +344,8 @@ class Reader:
         if goal is None:
             label = f"global {where} of {owner}" if scope == "global" else f"closure {where} of {owner}"
             if isinstance(value, ModuleType):
-                from .objects import add_module
-
-                return add_module(self, function.__code__, value, label)
+                node: int | str = _objects().add_module(self, function.__code__, value, label)
+                return node
             if home and type(value) not in _PLAIN and self.trust[home] and not self.trust.name_of(value):
                 state = state_of(home, self.flavour.stateful)
                 if state:
@@ -378,18 +354,15 @@ class Reader:
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def is_added(self, value: Any, attribute: str) -> bool:
-        """Check whether an attribute needs its own node: one that a program set on a function or trusted class, or
-        a special attribute of functions and classes."""
+        """Check whether an attribute needs its own node: one that a program set on a trusted class, or a special one.
+        Those of functions are added where code names them (`add_special`)."""
         if type(value) is self.trust.stand_in and self.trust.needs_compiler(value, attribute):
             raise RefusedByName(f"only the compiler knows its {attribute}", repr(value))
-        if attribute in SPECIAL or attribute in ("py_func", "__wrapped__"):
-            return isinstance(value, type) or self._is_function(value)
-        if type(value) is FunctionType:
-            return attribute in vars(value)
         if not isinstance(value, type) or self.trust.name_of(value) is None:
             return False
         found = getattr(value, attribute, None)
-        return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
+        is_foreign = type(found) is FunctionType and self.trust.name_of(found) is None
+        return attribute in SPECIAL or type(found) in _DATA or is_foreign
 
     def refused(self, refusal: Refused, label: str, value: Any = ABSENT) -> int:
         """Add a node for a value that cannot be captured if `depends=` covers it; raise `RefusedByName` otherwise."""
@@ -405,24 +378,15 @@ class Reader:
 
     def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for an object pinned by a version its name."""
-        pinned = self.trust.name_of(value)
-        registered = self.registrations.of_value(value)
-        if registered:
-            from .objects import add_overloads
-
-            return add_overloads(self, value, registered, pinned, label)
-        if pinned is not None:
-            self.words.update(words_in(pinned.encode()))
-            state = state_of(pinned, self.flavour.stateful)
-            return self.refused(Refused(f"{state} depends on more than its arguments"), label) if state else pinned
-        if self._is_function(value):
-            return (self.is_patch and self.trust.original(value)) or self.add_function(value)
         edges: list[Edge] = []
 
         def other_form(inner: Any) -> Plain | None:
             return self.other_form(inner, edges)
 
         try:
+            named = self._named(value, label)
+            if named is not None:
+                return named
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
             is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
@@ -432,48 +396,59 @@ class Reader:
         self.alive.append(value)
         return self.add(label, form, clear, edges)
 
-    def _is_function(self, value: Any) -> bool:
-        kind = type(value)
-        return kind is FunctionType or (kind not in _DATA and self.flavour.python_function(value) is not None)
+    def _named(self, value: Any, label: str) -> int | str | None:
+        """The node of a function, or of an object with registrations; the name of an object that a version pins; None
+        for other values.
 
-    def other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
-        """The form of a function or compiler object inside a value; its code is added to the edges."""
-
-        def extension(kind: Any) -> Plain:
-            from .objects import extension_form
-
-            return extension_form(self, kind, edges)
-
-        if type(value) in self.trust.standing:
-            return self.other_form(real_of(value), edges)
-        pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
+        Raises:
+            Refused: What it returns depends on more than its arguments.
+        """
+        if isinstance(value, ModuleType):
+            return None
+        pinned = self.trust.name_of(value)
+        registered = self.registrations.of_value(value)
+        if registered:
+            node: int = _objects().add_overloads(self, value, registered, pinned, label)
+            return node
         if pinned is not None:
+            self.words |= telling(words_in(pinned))
             if state := state_of(pinned, self.flavour.stateful):
                 raise Refused(f"{state} depends on more than its arguments")
-            return "pinned", pinned
-        definition = self.flavour.intrinsic(value)
-        if definition is None and isinstance(value, type):
-            form = self.flavour.type_form(value, extension)
-            if form is not None:
-                return form
-        if definition is not None or isinstance(value, type):
-            from .objects import add_class, add_registration
+            return pinned
+        kind = type(value)
+        if kind is not FunctionType and (kind in _DATA or self.flavour.python_function(value) is None):
+            return None
+        return (self.is_patch and self.trust.original(value)) or self.add_function(value)
 
-            node = add_class(self, value) if definition is None else add_registration(self, definition, name_of(value))
-            edges.append((str(len(edges)), node))
+    def other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
+        """The form of a function, a class or a compiler's object inside a value; its code is added to the edges."""
+        value = real_of(value) if type(value) in self.trust.standing else value
+        named = self._named(value, name_of(value))
+        if named is None:
+            definition = self.flavour.intrinsic(value)
+            if definition is None:
+                form = self.flavour.type_form(value, lambda kind: _objects().extension_form(self, kind, edges))
+                if form is not None:
+                    return form
+                external = self.flavour.external(value)
+                named = (
+                    _objects().add_class(self, value)
+                    if isinstance(value, type)
+                    else _objects().add_external(self, external)
+                )
+            else:
+                named = _objects().add_registration(self, definition, name_of(value))
+        if type(named) is int:
+            edges.append((str(len(edges)), named))
             return type(value).__qualname__, len(edges) - 1
-        if self._is_function(value):
-            edges.append((str(len(edges)), self.add_function(value)))
-            return "function", type(value).__qualname__, len(edges) - 1
-        external = self.flavour.external(value)
-        if external is None:
-            return self.flavour.type_form(value, extension)
-        node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
-        edges.append((str(len(edges)), node))
-        self._add_links(node, external.links, external.name)
-        if external.is_cooperative:
-            self.edge(node, COOPERATIVE, "")
-        return "declared", len(edges) - 1
+        return named and ("pinned", named)
+
+
+def _objects() -> Any:
+    """The module for rarer objects, which few kernels have."""
+    from . import objects
+
+    return objects
 
 
 def _undecorated(value: Any, flavour: Flavour) -> Any:

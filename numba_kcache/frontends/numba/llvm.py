@@ -3,9 +3,6 @@
 Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
             itself. Under `NUMBA_ENABLE_CUDASIM` a kernel runs in Numba's simulator, as it does without this package.
             No module of Numba is imported before a kernel is typed.
-Method      Two settings have defaults that Numba takes from the installed CUDA runtime. Default values are in the
-            component `numba toolkit`, which counts as part of the compilers; a value that the program sets is in
-            `numba settings`, like the other settings.
 Not here    Compiling (llvm_compile), and the work of Numba's own dispatcher: launches that no launcher supports, and
             attributes (llvm_dispatcher). The error for CUDA C++, which cannot be simulated (launch).
 Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`. simulator/: its `jit` returns a kernel for each
@@ -18,20 +15,19 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
 from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_exported, is_immutable
 from ...launch.launcher import memory_of
-from ...model import LinkInput, Target
+from ...model import LinkInput
 from .. import Variant
 from .arguments import Signature, array_type
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, External, Flavour, is_a, surface
-from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
+from .value import OF_NUMPY, AlwaysRefused, Refused
 
 if TYPE_CHECKING:
     pass
@@ -41,12 +37,6 @@ HOME = "numba.cuda"
 
 
 _NRT = f"{HOME}.memory_management.nrt"
-
-
-_OF_TOOLKIT = {
-    "CUDA_DEBUG_POLY": "DEBUG_POLY_SUPPORTED", "CUDA_DEBUG_POLY_USE_TYPED_CONST": "DEBUG_POLY_USE_TYPED_CONST",
-}  # fmt: skip
-"""Settings whose default depends on the toolkit, and the name of that default in `numba.cuda.debuginfo`."""
 
 
 DECORATOR_OPTIONS = (
@@ -76,8 +66,6 @@ class LlvmFlavour(Flavour):
     target = f"{HOME}.descriptor", "cuda_target"
     owned = "numba"
     models = (f"{HOME}.datamodel", "default_manager"), (f"{HOME}.models", "cuda_data_manager")
-    making = ("numba.", "numpy", "abc", "builtins", "numbers", "enum")
-    generated = "numba."
     code_modules = tuple(f"{HOME}.{name}" for name in (*CODE_MODULES, "codegen", "dispatcher", "models", "nvvmutils"))
     distributions = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
     runtime = f"{HOME}:cudadevrt"
@@ -104,22 +92,6 @@ class LlvmFlavour(Flavour):
     name = "numba-cuda"
     hint = "pip install 'numba-kcache[numba]'"
 
-    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
-        """That of the code's own target, since linking is done here."""
-        return *generated.cc, generated.suffix
-
-    def device_answer(self, cc: tuple[Any, ...], library: Any = None, asked: Any = None) -> Any:
-        """A device with this compute capability; for a code library, the one that was asked for, or this one."""
-        return SimpleNamespace(compute_capability=cc[:2]) if library is None else asked or cc
-
-    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
-        """Compile a device function for argument types again."""
-        dispatcher.compile_device(types, result.signature.return_type)
-
-    def fill_registries(self, parts: Any) -> None:
-        """Make Numba fill its registries, as its first compile does."""
-        parts.cuda_target.target_context.refresh()
-
     def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
         """The options of a kernel or device function, as `cuda.jit` fills them in."""
         given = {name: value for name, value in given.items() if value is not None}
@@ -133,7 +105,7 @@ class LlvmFlavour(Flavour):
         }  # fmt: skip
 
     def read_options(
-        self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
+        self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], *, is_kernel: bool
     ) -> Iterable[Any]:
         """Complete the options of a dispatcher in place, and return its link inputs."""
         if "debug" in options:
@@ -164,10 +136,11 @@ class LlvmFlavour(Flavour):
         return External(value.name, str(value.sig), abi, cooperative, links)
 
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
-        """Read the settings, and the toolkit's defaults; () while `numba.cuda` is not loaded.
+        """Read the settings; () while `numba.cuda` is not loaded.
 
         Args:
-            has_lines: Whether any function has line tables, which say whether the code is optimised.
+            has_lines: Whether any function has line tables: they say whether the code is optimised, and have variables
+                of several types in a form that is a setting, whose default depends on the installed CUDA runtime.
         """
         config = sys.modules.get(self.config)
         if config is None:
@@ -176,11 +149,9 @@ class LlvmFlavour(Flavour):
         settings = code_settings(config) | {name: each for name, each in vars(llvmlite).items() if type(each) is bool}
         if has_lines:
             settings["OPT"] = bool(config.OPT)
-        defaults = {name: plain_setting(loaded(f"{HOME}.debuginfo", where)) for name, where in _OF_TOOLKIT.items()}
-        for name, default in defaults.items():
-            if settings[name] == default:
-                settings[name] = None
-        return component("numba settings", settings), component("numba toolkit", defaults)
+        else:
+            settings = {name: each for name, each in settings.items() if not name.startswith("CUDA_DEBUG_POLY")}
+        return (component("numba settings", settings),)
 
     def linked_runtime(self) -> LinkInput | None:
         """CUDA C++ of Numba's runtime, which it links to kernels that need it; None if it is not enabled."""

@@ -66,6 +66,26 @@ def compile_signature(
     )  # fmt: skip
 
 
+def assumed(_target: Target, generated: Target) -> tuple[Any, ...]:
+    """The compute capability of the device that a compile assumes: that of the code, since linking is done here."""
+    return *generated.cc, generated.suffix
+
+
+def device_answer(cc: tuple[Any, ...], library: Any = None, asked: Any = None) -> Any:
+    """A device with this compute capability; for a code library, the one that was asked for, or this one."""
+    return SimpleNamespace(compute_capability=cc[:2]) if library is None else asked or cc
+
+
+def compile_callee(dispatcher: Any, types: Any, result: Any) -> None:
+    """Compile a device function for argument types again; `result` is that of the last compile."""
+    dispatcher.compile_device(types, result.signature.return_type)
+
+
+def fill_registries() -> None:
+    """Make Numba fill its registries, as its first compile does."""
+    compiler(NUMBA).cuda_target.target_context.refresh()
+
+
 def _exception_table(call_helper: Any) -> list[Any] | None:
     """The Python exceptions that a debug kernel can raise, by code; None if one is not plain.
 

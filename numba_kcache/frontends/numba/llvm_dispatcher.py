@@ -23,16 +23,14 @@ from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...engine import process_session
-from ...errors import CodeRefusedError
 from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel
 from ...launch.typed import around
-from ...model import Artifact, Entry, choose_for_device
+from ...model import Artifact, Entry
 from . import dispatcher
 from .arguments import Signature
-from .dispatcher import CacheOfDispatcher, Patch, dispatcher_of, launch_watched, specialized
+from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, dispatcher_of, launch_configured, specialized
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
 NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
@@ -54,26 +52,8 @@ class DispatcherCache(CacheOfDispatcher):
             apply_options(data, self.resolutions.definition.launch_options or LaunchOptions())
 
     def _load(self, types: Signature) -> LoadedKernel:
-        """Load the kernel on the current device, with its carveout.
-
-        Raises:
-            RunsUncached, UncacheableError: It cannot be cached.
-            NoDeviceError: There is no device.
-        """
-        device = current_device()
-        found = self.resolutions.for_device(device.target, types)
-        artifact, loader = found.artifact, self.resolutions.session().loader
-        loaded: LoadedKernel
-        try:
-            loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
-        except CodeRefusedError as error:
-            self.resolutions.give_up(found, error)
-            found = self.resolutions.for_device(device.target, types)
-            artifact = found.artifact
-            loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=False)
-        carveout = artifact.attributes.get("carveout")
-        if carveout is not None:
-            loaded.prefer_shared(int(carveout))
+        """Load the kernel on the current device, with its carveout."""
+        loaded: LoadedKernel = self.resolutions.launches._loaded(types)[1]
         return loaded
 
 
@@ -93,10 +73,7 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
     definition = resolutions.definition
     configured = dispatcher_of(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
     try:
-        if resolutions.session().settings.debug_launches:
-            launch_watched(configured, shape, stream, arguments, definition.function)
-        else:
-            configured(*arguments)
+        launch_configured(resolutions, configured, shape, stream, arguments)
     except NotImplementedError as error:  # a type that Numba can compile for but not launch with
         error.add_note(definition.note)
         raise
@@ -118,9 +95,12 @@ def apply_options(kernel: Any, options: LaunchOptions) -> None:
 def _launch(
     kernel: Any, options: LaunchOptions, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
 ) -> None:
-    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # read each time: a device reset changes the function
-    name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    options.apply(loaded, name)
+    library, name, shape = kernel._codelibrary, kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
+    if "compiled" in vars(kernel):  # it is from the cache, and got its attributes when it was loaded
+        loaded = library.on_device()[1]
+    else:
+        loaded = loaded_by_numba(library.get_cufunc())  # read each time: a device reset changes the function
+        options.apply(loaded, name)
     loaded.prepare(shape, name)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
@@ -191,7 +171,7 @@ def _overload_class() -> Any:
             self.objectmode, self.entry_point = False, None
             self.extensions = options.get("extensions") or ()
             self.py_func, self.argtypes = dispatcher.py_func, types
-            self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
+            self.debug, self.lineinfo = bool(known.get("debug")), bool(options.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
             self.launch_bounds, self.launch_config_sensitive = options.get("launch_bounds"), False
             self.entry_name = artifact.entries[0].symbol
@@ -224,12 +204,15 @@ def _overload_class() -> Any:
             return getattr(self._overload.compiled().library, name)
 
         def get_cufunc(self) -> Any:
+            return self.on_device()[0]
+
+        def on_device(self) -> tuple[Any, LoadedKernel]:
             ordinal = devices.get_context().device.id
             found = self._functions.get(ordinal)
             if found is None or not found[1].live[0]:
                 loaded = self._load()
                 found = self._functions[ordinal] = loaded.numba_function, loaded
-            return found[0]
+            return found
 
         def get_cubin(self, cc: Any = None) -> Any:
             if self._is_own(cc):
@@ -250,15 +233,7 @@ def _overload_class() -> Any:
     return CachedOverload
 
 
-def _resolutions_of(dispatcher: Any) -> NumbaResolutions:
-    definition = NumbaDefinition(dispatcher, {})
-    assert definition.declared  # raises for a device function
-    return NumbaResolutions(
-        definition, process_session, functools.partial(choose_for_device, (), kernel=definition.name)
-    )
-
-
-_patch = Patch(NUMBA, _resolutions_of)
+_patch = Patch(NUMBA, NumbaDefinition, InstalledLaunches)
 
 
 restore = _patch.restore

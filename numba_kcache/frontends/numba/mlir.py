@@ -3,8 +3,6 @@
 Promise     A kernel's options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have
             their defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=`
             and `cc=` mean the same as `arch=`, whatever device is present.
-            Where the compiler transforms a function's source text (`experimental_ast_transforms`), the key contains
-            that text, and the function is refused if its file has changed since it was compiled.
 Not here    The code shared with Numba's kernels (definition), packing (arguments, mlir_arguments), compiling
             (mlir_compile), and the work of its own dispatcher (mlir_dispatcher).
 Source      numba-cuda-mlir 0.5.4 and 0.6.0. cudadrv/nvrtc.py `compile`: NVRTC searches the toolkit, then
@@ -14,14 +12,10 @@ Source      numba-cuda-mlir 0.5.4 and 0.6.0. cudadrv/nvrtc.py `compile`: NVRTC s
 from __future__ import annotations
 
 import functools
-import inspect
-import linecache
 import sys
-import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.abc import InspectLoader
-from types import CellType, CodeType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Session
@@ -33,7 +27,6 @@ from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables
 from .. import Variant
 from .arguments import Signature, TypedLauncher
-from .code import code_form
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, Extension, External, Flavour, is_a, refuse, surface
@@ -89,8 +82,6 @@ class MlirFlavour(Flavour):
     target = DISPATCHERS, "mlir_target"
     owned = PACKAGE
     models = (f"{PACKAGE}.models", "mlir_data_manager"), (f"{HOME}.datamodel", "default_manager")
-    making = (f"{PACKAGE}.", "numpy", "abc", "builtins", "numbers", "enum")
-    generated = f"{PACKAGE}."
     code_modules = (
         *(f"{HOME}.{name}" for name in CODE_MODULES),
         *(f"{PACKAGE}.{name}" for name in (
@@ -110,7 +101,7 @@ class MlirFlavour(Flavour):
         (PACKAGE, ""),
         (DISPATCHERS, "MLIRDispatcher mlir_target _compile_arg_types _extensions_use_launch_config"),
         (f"{PACKAGE}.cuda", "as_cuda_array"),
-        (f"{PACKAGE}.decorators", "verify_target_options"),
+        (f"{PACKAGE}.decorators", "mlir_jit"),
         (f"{PACKAGE}.compiler", "CompileResult CodeLibrary"),
         (f"{PACKAGE}.caching", "MLIRCache CachedCompileResult NullCache"),
         (f"{PACKAGE}._whole_function_planners", "_planner_registry"),  # see has_planners
@@ -130,7 +121,6 @@ class MlirFlavour(Flavour):
     parameters = (
         ("compile_mlir", "pyfunc return_type args targetoptions"),
         ("optimize", "cres"),
-        ("verify_target_options", "kws"),
     )  # fmt: skip
     methods = (
         "_compile_impl _compile_public _propagate_compile_callbacks _apply_shared_memory_carveout _can_reuse_overload"
@@ -142,30 +132,9 @@ class MlirFlavour(Flavour):
     links_itself = is_complex_whole = True
     name = "numba-cuda-mlir"
     hint = "pip install 'numba-kcache[mlir]', which has numba-cuda-mlir>=0.5.4"
-
-    def check_version(self) -> None:
-        """Refuse versions before 0.5.4; a later one is supported if it has every part."""
-        version = str(loaded(PACKAGE, "__version__"))
-        if tuple(int(each) for each in version.split(".")[:3] if each.isdecimal()) < (0, 5, 4):
-            raise self.unsuitable(f"is of version {version}")
-
-    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
-        """That of the linked code: numba-cuda-mlir links for the first device, whatever the target."""
-        return target.cc
-
-    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
-        """Compile a device function for argument types again."""
-        dispatcher._compile_as_device_callee(types)
-
-    def device_answer(self, cc: tuple[Any, ...], as_type: type = str, **_named: Any) -> Any:
-        """The compute capability, as text or numbers."""
-        return cc if as_type is tuple else f"sm_{cc[0]}{cc[1]}"
+    oldest = 0, 5, 4
 
     array_slot, other_codes, other_slot = MlirArraySlot, other_codes, other_slot
-
-    def fill_registries(self, parts: Any) -> None:
-        """Make numba-cuda-mlir fill its registries, as its first compile does."""
-        parts.mlir_target.ensure_initialized()
 
     def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
         """The observed options of a kernel or device function, with given ones that change nothing else."""
@@ -185,14 +154,14 @@ class MlirFlavour(Flavour):
         return layout_of(memory.shape, memory.strides, memory.item_bytes)
 
     def read_options(
-        self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
+        self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], *, is_kernel: bool
     ) -> Iterable[Any]:
         """Complete the options of a dispatcher in place, and return its link inputs.
 
         Callbacks of a kernel's link inputs are not part of the code: its own dispatcher runs them.
 
         Raises:
-            AlwaysRefused: Its code depends on the launch configuration, or its text changed since it was compiled.
+            AlwaysRefused: Its code depends on its source text, or on the launch configuration.
         """
         if not is_kernel:  # a device function's first compile sets these: the key is the same before and after it
             options |= {"device": True, "lto": False, "_lto_explicit": None}
@@ -201,9 +170,9 @@ class MlirFlavour(Flavour):
             # The package's own default: its name says all, because the package's version is in the key.
             options["inline"] = f"{inline.__module__}.{inline.__qualname__}"
         if options.get("experimental_ast_transforms"):
-            options["text"] = transformed_text(dispatcher.py_func)
+            raise AlwaysRefused("experimental_ast_transforms compiles its source text, which may run any code")
         uses_launch = loaded(DISPATCHERS, "_extensions_use_launch_config")
-        if extensions and uses_launch is not None and uses_launch(extensions):
+        if uses_launch is not None and uses_launch(dispatcher.targetoptions.get("extensions") or ()):
             raise AlwaysRefused("its extensions read the launch configuration")
         return [_without_callbacks(each) for each in links] if is_kernel else links
 
@@ -216,11 +185,10 @@ class MlirFlavour(Flavour):
         kind = type(value)
         if kind.__module__ != _BINDINGS or not isinstance(value, type):
             return super().type_form(value, extension)
-        home, content = value.__module__, vars(value).values()
+        home, members = value.__module__, [getattr(each, "fget", each) for each in vars(value).values()]
         is_own = home.startswith(_OF_BINDINGS) and loaded(home, value.__qualname__) is value
-        members = {type(getattr(each, "fget", each)) for each in content} - {property}
-        is_native = FunctionType not in members and any(each.__module__ == _BINDINGS for each in members)
-        return ("class of MLIR", home, value.__qualname__) if is_own and is_native else None
+        is_patched = any(isinstance(each, FunctionType) for each in members)
+        return ("class of MLIR", home, value.__qualname__) if is_own and not is_patched else None
 
     def external(self, value: Any) -> External | None:
         """The declaration in a descriptor of `declare_device`, or a function in MLIR; None for other objects.
@@ -288,42 +256,6 @@ def has_another_compile() -> bool:
     home = sys.modules.get(f"{PACKAGE}.mlir_compiler")
     entry = getattr(home, "mlir_compiler_entry", None)
     return home is not None and getattr(getattr(entry, "__wrapped__", entry), "__globals__", None) is not vars(home)
-
-
-# -- text ---------------------------------------------------------------------------------------------------------
-
-
-def transformed_text(function: Any) -> str:
-    """The text of a function that a transform will read, from the present content of its file.
-
-    Raises:
-        AlwaysRefused: It cannot be read, or was edited since the function was compiled.
-    """
-    code = function.__code__
-    try:
-        linecache.checkcache(code.co_filename)
-        text = textwrap.dedent(inspect.getsource(function))
-        whole = "".join(linecache.getlines(code.co_filename, function.__globals__))
-        made = InspectLoader.source_to_code(whole, code.co_filename)  # compiled as by an import, not run
-    except (OSError, TypeError, SyntaxError, ValueError):
-        raise AlwaysRefused("its text cannot be read, and a text transform reads it") from None
-    if not any(_is_same(each, code) for each in _nested(made)):
-        raise AlwaysRefused("its file was edited after it was imported, and a text transform reads it again")
-    return text
-
-
-def _is_same(one: CodeType, other: CodeType) -> bool:
-    is_same_place = one.co_firstlineno == other.co_firstlineno and one.co_name == other.co_name
-    return is_same_place and _form(one) == _form(other)
-
-
-def _nested(code: CodeType) -> list[CodeType]:
-    found = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return found + [inner for each in found for inner in _nested(each)]
-
-
-def _form(code: CodeType) -> Any:
-    return code_form(code.replace(co_flags=code.co_flags & 0xF), with_lines=False)
 
 
 DECORATOR_OPTIONS = (
@@ -528,39 +460,25 @@ def _choose(definition: MlirDefinition, choose: Callable[[Target], Choice], devi
 
 
 def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
+    """Fill in the options as `cuda.jit` does, by it; those of a dispatcher stay where none is given."""
     parts = surface(MLIR)
-    if isinstance(function, parts.MLIRDispatcher):
-        options = dict(function.targetoptions)
+    is_dispatcher = isinstance(function, parts.MLIRDispatcher)
+    plain = function.py_func if is_dispatcher else function
+    try:
+        made = parts.mlir_jit(annotations_as_signatures=False, **given)(plain)  # without a compile
+    except (ValueError, TypeError) as error:
+        raise OptionError("cannot use the options of the kernel", str(error).strip().splitlines()[-1]) from error
+    options = {**made.targetoptions, "annotations_as_signatures": True}
+    if is_dispatcher:
+        derived = {"opt": ("opt_level",), "opt_level": (), "lto": ("_lto_explicit",)}
+        changed = {each for name in given for each in (name, *derived.get(name, ()))}
+        options = {**function.targetoptions, **{name: options[name] for name in changed}}
         if options.get("device"):
             raise OptionError(
                 "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
             )
         options.pop("chip", None)  # the target is passed separately; a first compile writes the device's here
-        checked = _verified(given)
-        derived = {"opt": ("opt_level",), "opt_level": (), "lto": ("_lto_explicit",)}
-        for name in given:
-            options.update({each: checked[each] for each in (name, *derived.get(name, ()))})
-        return Declared(function.py_func, options)
-    config = sys.modules[MLIR.config]
-    defaults: dict[str, Any] = {"debug": config.CUDA_DEBUGINFO_DEFAULT != 0}
-    if "opt_level" not in given:
-        defaults["opt"] = config.OPT != 0
-    options = _verified({**defaults, **given})
-    experimental = sys.modules.get(f"{PACKAGE}.cuda.experimental")
-    if experimental is not None and "experimental_ast_transforms" not in given:
-        switches = {id(experimental), id(experimental.consteval), id(experimental.local_array_from)}
-        cells = [each.cell_contents for each in function.__closure__ or () if each != CellType()]
-        if any(id(each) in switches for each in (*function.__globals__.values(), *cells)):
-            options["experimental_ast_transforms"] = True  # as `cuda.jit` does
-    return Declared(function, options)
-
-
-def _verified(given: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        options: dict[str, Any] = surface(MLIR).verify_target_options(dict(given))
-    except (ValueError, TypeError) as error:
-        raise OptionError("cannot use the options of the kernel", str(error).strip().splitlines()[-1]) from error
-    return options
+    return Declared(plain, options)
 
 
 FRONT_END = PythonFrontEnd(MlirDefinition)

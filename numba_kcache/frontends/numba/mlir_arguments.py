@@ -11,21 +11,24 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...launch import Call, Memory, Slot, Unfit, is_exported
+from ...launch import Call, Memory, Slot, Unfit, device_elsewhere, is_exported
 from ...launch.launcher import memory_of
 from ...launch.typed import ArraySlot, OtherTypes
-from ...model import SCALAR_SIZES
-from .arguments import TYPE_NAMES, LightType, SettledSlot, array_type, codes_of, slot_of
+from .arguments import TYPE_NAMES, SettledSlot, array_type, codes_of, slot_of
 from .flavour import Flavour, surface
 
 if TYPE_CHECKING:
-    from .arguments import TypedLauncher
+    pass
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
     """The type of an array of another library, by its memory; None if numba-cuda-mlir has to type it."""
     found = _memory_of(value, None)
-    return None if found is None else _type_of_memory(flavour, found[0])
+    if found is None:
+        return None
+    memory = found[0]
+    layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
+    return array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
 
 
 def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
@@ -55,11 +58,6 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
     return None if found is None or found[0].element not in TYPE_NAMES else found
 
 
-def _type_of_memory(flavour: Flavour, memory: Memory) -> Any:
-    layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
-    return array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
-
-
 def layout_of(shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int) -> str:
     """The layout of an array of another library."""
     if strides is None or not shape or tuple(strides) == _packed(shape, item_bytes):
@@ -80,74 +78,25 @@ def _packed(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
 
 
 class MlirArraySlot(ArraySlot):
-    """The slot of an array of any library.
-
-    Args:
-        kind: Its type.
-        launcher: The launcher of the kernel.
-    """
+    """The slot of an array of any library, by its memory."""
 
     others = "C"  # in "F" or "A" order, an array of another library has another type
 
-    def __init__(self, kind: Any, launcher: TypedLauncher) -> None:
-        flavour = launcher.flavour
-        is_light = type(kind) is LightType
-        element = kind.code if is_light else _element_of(flavour, kind.dtype)
-        item_bytes = SCALAR_SIZES[element] if element else _unit_of(flavour, kind)
-        own, letters = LightType if is_light else surface(flavour).DeviceNDArray, flavour.array_letters
-        super().__init__(kind, own, element=element, item_bytes=item_bytes, passed_as=letters)
-        self.launcher: TypedLauncher = launcher
-
-    def settle(self, value: Any, call: Call) -> tuple[Any, ...]:
-        """Check one argument; see `Settle`.
-
-        Raises:
-            OtherTypes: It is not of this type.
-        """
-        memory = self.read_own(value)
-        if memory is None:
-            found = _memory_of(value, call)
-            if found is None:  # one of the host, which only numba-cuda-mlir copies
-                raise OtherTypes
-            memory = self._of_this_type(*found, call)
-        return self.values_of(memory)
-
-    def _of_this_type(self, memory: Memory, keeper: object, call: Call) -> Memory:
-        """The memory of an array of another library."""
-        module = self.launcher.module
-        if type(self.kind) is LightType:
-            own = layout_of(memory.shape, memory.strides, memory.item_bytes), not memory.readonly
-            is_same = (memory.element, len(memory.shape), *own) == self.kind.described
-        else:
-            is_same = _type_of_memory(self.launcher.flavour, memory) == self.kind
-        if not is_same:
+    def _of_others(self, value: Any, call: Call) -> Memory:
+        found = _memory_of(value, call)
+        if found is None:  # one of the host, which only numba-cuda-mlir copies
             raise OtherTypes
-        if module.device_of is not None and memory.address:
-            device = module.device_of(memory.address) if memory.device is None else memory.device
-            if device not in (None, module.device.ordinal):
-                raise OtherTypes
+        memory, keeper = found
+        layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
+        described = memory.element, len(memory.shape), layout, memory.readonly
+        is_of_type = described == (self.element, self.axes, self.layout, self.is_readonly)
+        if not is_of_type or device_elsewhere(self.launcher.module, memory) is not None:
+            raise OtherTypes
         if keeper is not None:
             call.borrowed.append(keeper)
         if memory.strides is not None:
             return memory
         return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
-
-
-def _element_of(flavour: Flavour, dtype: Any) -> str:
-    """The type code of an element; "" for a rarer one."""
-    types = surface(flavour).types
-    for code, name in TYPE_NAMES.items():  # types are interned, so that identity suffices
-        if getattr(types, name, None) is dtype:
-            return code
-    return ""
-
-
-def _unit_of(flavour: Flavour, kind: Any) -> int:
-    """Bytes of one unit of the strides, for arrays of rarer elements: non-contiguous records and texts have strides in
-    bytes, others in items."""
-    parts = surface(flavour)
-    is_counted = kind.layout == "C" or type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
-    return int(parts.as_dtype(kind.dtype).itemsize) if is_counted else 1
 
 
 # -- other arguments ---------------------------------------------------------------------------------------------

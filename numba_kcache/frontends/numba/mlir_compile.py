@@ -46,3 +46,23 @@ def compile_signature(
         bool(known.get("use_cooperative")), bool(known.get("_cudadevrt_linked")),
         [each for each in callbacks if each not in own],
     )  # fmt: skip
+
+
+def assumed(target: Target, _generated: Target) -> tuple[Any, ...]:
+    """The compute capability of the device that a compile assumes, for which numba-cuda-mlir links."""
+    return target.cc
+
+
+def device_answer(cc: tuple[Any, ...], as_type: type = str, **_named: Any) -> Any:
+    """The compute capability, as text or numbers."""
+    return cc if as_type is tuple else f"sm_{cc[0]}{cc[1]}"
+
+
+def compile_callee(dispatcher: Any, types: Any, _result: Any) -> None:
+    """Compile a device function for argument types again."""
+    dispatcher._compile_as_device_callee(types)
+
+
+def fill_registries() -> None:
+    """Make numba-cuda-mlir fill its registries, as its first compile does."""
+    compiler(MLIR).mlir_target.ensure_initialized()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...engine import RunsUncached
@@ -25,12 +25,12 @@ from ...errors import ArgumentError, KCacheError, LaunchConfigError, LaunchError
 from ...launch import Launch, LaunchShape, check_interpreter, stream_handle
 from ...launch.launcher import LoadedKernel
 from ...model import Artifact
-from .. import Launches, Variant
+from .. import Variant
 from . import dispatcher
 from .arguments import Signature, TypedLauncher, codes_of
 from .compiled_code import assumed_device, compiler
 from .definition import CO_VARARGS
-from .dispatcher import CacheOfDispatcher, Patch, launch_watched, new_dispatcher
+from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, launch_configured, new_dispatcher
 from .flavour import surface
 from .mlir import MLIR, MlirDefinition, MlirResolutions, has_another_compile
 
@@ -47,24 +47,22 @@ _COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optim
 
 
 class Metadata(dict[str, Any]):
-    """The metadata of a compile result made from an artifact: PTX is unpacked when read, missing values compiled."""
+    """The metadata of a compile result made from an artifact; what an artifact does not have is compiled when read."""
 
-    def __init__(self, known: Mapping[str, Any], compiled: Any, extras: Mapping[str, bytes]) -> None:
-        super().__init__(known)
-        self._compiled, self._extras = compiled, extras
+    compiled: Callable[[], Any]
 
     def __missing__(self, name: str) -> Any:
-        if name == "ptx" and (ptx := self._extras.get("ptx")):
-            self["ptx"] = ptx.decode()
-            return self["ptx"]
         if name not in _COMPILED_ONLY:
             raise KeyError(name)
-        for each, value in self._compiled().metadata.items():
-            self.setdefault(each, value)
-        return super().get(name)
+        self |= {**dict.fromkeys(_COMPILED_ONLY), **self.compiled().metadata, **self}
+        return self[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in _COMPILED_ONLY or super().__contains__(name) or (name == "ptx" and bool(self.get("ptx")))
+        return name in _COMPILED_ONLY or super().__contains__(name)
+
+    def keys(self) -> Any:
+        """All names that can be read."""
+        return super().keys() | _COMPILED_ONLY
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value, compiled if needed."""
@@ -84,7 +82,7 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
     """
     parts, known, target = surface(MLIR), artifact.attributes, artifact.target
     options = dict(dispatcher.targetoptions)
-    options["chip"] = options.get("chip") or target.name  # text transforms read it
+    options["chip"] = options.get("chip") or target.name
 
     @functools.cache
     def compiled() -> Any:
@@ -99,34 +97,19 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         "use_cooperative": bool(known.get("cooperative")), "targetoptions": options,
     }  # fmt: skip
     if known.get("needs_setup"):
-        from_link = [each for each in options.get("link") or () if hasattr(each, "setup_callback")]
-        metadata["setup_callbacks"] = [each.setup_callback for each in from_link if each.setup_callback]
-        metadata["teardown_callbacks"] = [each.teardown_callback for each in from_link if each.teardown_callback]
+        for word in ("setup_callback", "teardown_callback"):
+            callbacks = [getattr(each, word, None) for each in options.get("link") or ()]
+            metadata[f"{word}s"] = [*filter(None, callbacks)]
         if known.get("needs_runtime"):
             metadata["needs_nrt"] = metadata["nrt_inline"] = True
             metadata["setup_callbacks"].append(compiler(MLIR)._nrt_memsys_setup_callback)
-    kept = Metadata(metadata, compiled, artifact.extras)
+    if artifact.ptx:
+        metadata["ptx"] = artifact.ptx.decode()
+    kept = Metadata(metadata)
+    kept.compiled = compiled
     result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), kept)
     result.objectmode = False
-    return _Complete(result, compiled)
-
-
-class _Complete:
-    """A compile result whose other attributes are those of a real compile, made when one is read."""
-
-    def __init__(self, result: Any, compiled: Any) -> None:
-        self.__dict__.update(vars(result))
-        self.metadata, self._compiled = result.metadata, compiled
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in (
-            "max_cooperative_grid_blocks",
-            "inspect_asm",
-            "inspect_llvm",
-            "cooperative",
-        ):
-            raise AttributeError(name)
-        return self.metadata[name] if name == "mlir_module_str" else getattr(self._compiled(), name)
+    return result
 
 
 # -- dispatchers ---------------------------------------------------------------------------------------------------
@@ -184,11 +167,7 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
     options, handle = definition.launch_options, None if stream is None else stream_handle(stream)
     cluster = tuple(options.cluster) if options is not None and options.cluster else None
     configured = dispatcher.configure(shape.grid, shape.block, handle, shape.shared_bytes, cluster)
-    arguments = tuple(_as_its_own(each) for each in arguments)
-    if resolutions.session().settings.debug_launches:
-        launch_watched(configured, shape, handle or 0, arguments, definition.function)
-    else:
-        configured(*arguments)
+    launch_configured(resolutions, configured, shape, handle or 0, [_as_its_own(each) for each in arguments])
 
 
 def _as_its_own(value: Any) -> Any:
@@ -234,20 +213,11 @@ class InstalledResolutions(MlirResolutions):
 InstalledDefinition.make_resolutions = InstalledResolutions
 
 
-class InstalledLaunches(Launches):
-    """The launches of one dispatcher of an unedited program.
-
-    Args:
-        definition: Its definition.
-    """
+class MlirLaunches(InstalledLaunches):
+    """The launches of one dispatcher of an unedited program."""
 
     _resolutions: InstalledResolutions
     _zero = 0  # numba-cuda-mlir's default stream
-
-    @property
-    def resolutions(self) -> MlirResolutions:
-        """The artifacts of the dispatcher."""
-        return self._resolutions
 
     def takes(self, config: Any) -> bool:
         """Check whether this can launch a configuration: it has no cluster, and no extension changes arguments."""
@@ -285,13 +255,7 @@ class InstalledLaunches(Launches):
         return True
 
 
-def _resolutions_of(dispatcher: Any) -> MlirResolutions:
-    definition = InstalledDefinition(dispatcher, {})
-    assert definition.declared  # raises for a device function
-    return InstalledLaunches(definition).resolutions
-
-
-_patch = Patch(MLIR, _resolutions_of)
+_patch = Patch(MLIR, InstalledDefinition, MlirLaunches)
 
 
 restore = _patch.restore
@@ -315,7 +279,7 @@ def replace(home: Any, every_kernel: bool) -> None:
     def launch_of(self: Any, config: Any) -> Any:
         resolutions = _patch.resolutions(self)
         launches = getattr(resolutions, "launches", None)
-        if isinstance(launches, InstalledLaunches) and self._can_compile and launches.takes(config):
+        if isinstance(launches, MlirLaunches) and self._can_compile and launches.takes(config):
             try:
                 return launches[config]
             except KCacheError:  # numba-cuda-mlir reports the error itself

@@ -12,6 +12,7 @@ import functools
 import inspect
 import linecache
 import os
+import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -21,18 +22,14 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Plain, sha256
 from ...model import LinkInput
 from ...model.linkable import kind_of_path, linkable_input
-from .code import all_names, all_words, code_form
-from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Unread, name_of, state_of, value_form
+from .code import BY_BYTES, BY_TEXT, SPECIAL, code_form, read_code
+from .value import COOPERATIVE, AlwaysRefused, Refused, RefusedByName, Unread, name_of, state_of, value_form
 
 if TYPE_CHECKING:
     from .configuration import Registration
+    from .flavour import External
     from .function import Reader
 
-
-_BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
-
-_BY_BYTES = {"view", "from_buffer"}
-"""Functions that read an array as bytes, in a kernel or in what an intrinsic makes of it."""
 
 _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
 """Attributes in which functions and classes describe themselves as text."""
@@ -69,7 +66,7 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
         return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
     if node_key not in reader.values:
         node = reader.values[node_key] = reader.add(label, name, name)
-        words, known = all_words(code), vars(module)
+        words, known = read_code(code, with_lines=False).words, vars(module)
         for word in words:
             if isinstance(known.get(word, module), ModuleType):
                 reader.trust.loads(module, word)
@@ -99,13 +96,15 @@ def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
     reader.links.append(each)
 
 
-def parameters_of(function: FunctionType, pysig: inspect.Signature | None) -> list[tuple[Any, ...]]:
-    """Name, kind and default of each parameter: as `inspect.signature` has them now, and as a decorator read them."""
-    return [
-        (each.name, int(each.kind), *(() if each.default is each.empty else (each.default,)))
-        for signature in (inspect.signature(function), *([] if pysig is None else [pysig]))
-        for each in signature.parameters.values()
-    ]
+def add_external(reader: Reader, external: External | None) -> int | None:
+    """The node of a function that was declared, with what it links."""
+    if external is None:
+        return None
+    node = reader.add(f"declaration of {external.name}", list(external[:4]), external.signature)
+    reader.add_links(node, external.links, external.name)
+    if external.is_cooperative:
+        reader.edge(node, COOPERATIVE, "")
+    return node
 
 
 def add_class(reader: Reader, value: type) -> int:
@@ -165,47 +164,40 @@ def add_patches(reader: Reader, patches: Iterable[tuple[str, FunctionType]]) -> 
             reader.is_patch = False
         except RefusedByName as refusal:
             raise RefusedByName(f"in place of {name}: {refusal.args[0]}", refusal.args[1]) from None
-        for index in (0, *filter(None, reader.graph.kept)):
-            reader.edge(index, f"in place of {name}", node)
+        _add_to_all(reader, f"in place of {name}", node)
+
+
+def _add_to_all(reader: Reader, name: str, node: int) -> None:
+    """Add an edge from the kernel and from each function whose compiled code the compiler keeps."""
+    for index in (0, *filter(None, reader.graph.kept)):
+        reader.edge(index, name, node)
 
 
 def add_special(reader: Reader) -> None:
     """Add special attributes (docstring, name, annotations) of all functions and classes, and attributes set by the
     program, where any code or text constant names them: typing code may reach the object indirectly, and the attribute
-    by `getattr`."""
-    words = {each.decode() for each in reader.words}
+    by `getattr`. Add all bytes of constant records, padding included, where any code names a function that reads arrays
+    as bytes."""
+    words, is_any = reader.words, not reader.words.isdisjoint(BY_TEXT)
     if "__subclasses__" in words:
         reader.refused(Refused("cached code lists subclasses, which may be defined anywhere"), "__subclasses__")
-    if not words.isdisjoint(_BY_BYTES):
-        _add_padding(reader)
-    words_read = words & SPECIAL
-    if "__dict__" in words_read or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
-        words_read |= _TEXTS
-    added = _added(reader, is_any=not words.isdisjoint(_BY_TEXT)) if "." in words else set()
-    if not words_read and not added:
-        return
-    node, seen = reader.add("special attributes", tuple(sorted(words_read)), None), set[int]()
+    content: list[Plain] = [] if words.isdisjoint(BY_BYTES) else [*_record_digests(reader.alive)]
+    if content:
+        _add_to_all(reader, "bytes of records", reader.add("bytes of records", content, None))
+    read = words & SPECIAL
+    has_parts = any("__" in each and not re.fullmatch("__.+__", each) for each in words)
+    if "__dict__" in read or "dir" in words or (is_any and has_parts):
+        read |= _TEXTS
+    edges, seen = list[Any](), set[int]()
     for each in reader.alive:  # grows while it is walked
         for value in (each, reader.flavour.python_function(each)):
             if isinstance(value, (type, FunctionType, property)) and id(value) not in seen:
                 seen.add(id(value))
-                for word in sorted(
-                    words_read | (added & vars(value).keys() if isinstance(value, FunctionType) else set())
-                ):
-                    label = f"{word} of {name_of(value)}"
-                    reader.edge(node, word, _add_attribute(reader, value, word, label))
-    for index in (0, *filter(None, reader.graph.kept)):
-        reader.edge(index, "special attributes", node)
-
-
-def _add_padding(reader: Reader) -> None:
-    """Add all bytes of constant records, padding included, where any code names a function that reads arrays as
-    bytes."""
-    content: list[Plain] = [digest for each in reader.alive for digest in _record_digests(each)]
-    if content:
-        node = reader.add("bytes of records", content, None)
-        for index in (0, *filter(None, reader.graph.kept)):
-            reader.edge(index, "bytes of records", node)
+                set_by_program = vars(value) if type(value) is FunctionType else ()
+                for word in sorted(read.union([name for name in set_by_program if is_any or name in reader.named])):
+                    edges.append((word, _add_attribute(reader, value, word, f"{word} of {name_of(value)}")))
+    if edges:
+        _add_to_all(reader, "special attributes", reader.add("special attributes", tuple(sorted(read)), None, edges))
 
 
 def _record_digests(value: Any) -> Iterator[bytes]:
@@ -214,15 +206,6 @@ def _record_digests(value: Any) -> Iterator[bytes]:
             yield from _record_digests(each)
     elif getattr(getattr(value, "dtype", None), "names", None) and hasattr(value, "tobytes"):
         yield sha256(value.tobytes("A")).digest()
-
-
-def _added(reader: Reader, *, is_any: bool) -> set[str]:
-    """Names of the attributes that a program set on functions: those that code names, or all."""
-    plain = (reader.flavour.python_function(each) or each for each in reader.alive)
-    functions = [each for each in plain if isinstance(each, FunctionType)]
-    added = {name for each in functions for name in vars(each)}
-    named = set[str]().union(*(all_words(each.__code__) for each in functions))
-    return added if is_any else added & named
 
 
 def _add_attribute(reader: Reader, value: Any, word: str, label: str) -> int | str:
@@ -281,7 +264,7 @@ def add_implied(reader: Reader, index: int, code: CodeType) -> None:
 
     A device function has them too, since its own digest decides whether its compiled code is used again."""
     _of_value, of_attribute, of_all = reader.registrations
-    for name in sorted(of_attribute.keys() & set(all_names(code))):
+    for name in sorted(of_attribute.keys() & read_code(code, with_lines=False).words):
         for label, each in _in_order(reader, of_attribute[name]):
             reader.edge(index, f".{name} {each.what}", _add_unless_unread(reader, each, f"{label}.{name}"))
     for label, each in _in_order(reader, of_all) if index == 0 or index in reader.graph.kept else ():
@@ -312,8 +295,8 @@ def _add_unless_unread(reader: Reader, registration: Registration, label: str) -
 
 def _is_seen(code: Any) -> bool:
     """Check whether a compile that uses this calls a Python function of it (`compiled_code.observed`)."""
-    if not isinstance(code, type) or not hasattr(code, "generic_resolve"):
-        return isinstance(code, (FunctionType, type))
+    if not hasattr(code, "generic_resolve"):
+        return isinstance(code.__init__ if hasattr(code, "__mro__") else code, FunctionType)
     resolving = [value for each in code.__mro__ for name, value in vars(each).items() if "resolve" in name]
     return all(type(part) is FunctionType for each in resolving if callable(each) for part in _parts(each))
 

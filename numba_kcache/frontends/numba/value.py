@@ -28,6 +28,9 @@ ABSENT = object()
 ORIGINAL = object()
 """The name under which a copy of a namespace has the original (copies), by whose id the copy is known."""
 
+COOPERATIVE = "needs a cooperative launch"
+"""Name of the edge that marks a declared function which synchronises the grid."""
+
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""
 
@@ -54,13 +57,6 @@ OF_NUMPY = frozenset(
      "geterr", "geterrcall", "lib.npyio", "load", "loadtxt", "memmap", "random", "show_config", "show_runtime")
 )  # fmt: skip
 """Parts of NumPy whose results depend on files, random numbers, or settings of the process."""
-
-SPECIAL = frozenset(
-    ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
-     "__qualname__")
-)  # fmt: skip
-"""Special attributes, by which a function or class describes itself. They do not affect its own code, but other code
-may read them: that of the kernel, or functions that run while the kernel is typed (`@overload`, `@intrinsic`)."""
 
 REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 """Types whose `repr` is different for different values, also between these types."""
@@ -357,12 +353,3 @@ def shown(value: Any) -> Plain:
         return {str(key): each if type(each) is bool else shown(each) for key, each in value.items()}
     text = repr(value)
     return text if len(text) <= 200 and " at 0x" not in text else type(value).__qualname__
-
-
-def plain_setting(value: object) -> Plain:
-    """A setting as a plain value; an int subclass with a name, such as an optimisation level, by its name."""
-    if value is None or type(value) in (bool, str):
-        return value  # type: ignore[return-value]
-    if isinstance(value, (tuple, list)):
-        return [plain_setting(each) for each in value]
-    return repr(value)
