@@ -893,6 +893,30 @@ def test_names_of_parameters_that_a_wrapped_function_lends_count() -> None:
     assert found[0] != found[1]
 
 
+HELD = """
+from numba.cuda.extending import overload
+def held(x): pass
+@overload(held)
+def of_held(x): return lambda x: x * {factor}
+PLACE = {place}
+def used(x): pass
+@overload(used)
+def of_used(x):
+    chosen = PLACE[0]
+    return lambda x: chosen(x)
+def kernel(x): x[0] = used(x[1])
+"""
+
+
+@pytest.mark.parametrize("place", ["(held,)", "[held]", "{0: held}"])
+def test_registered_implementation_of_a_function_in_a_container_changes_digest(place: str) -> None:
+    """A function that a tuple, list or dict holds counts with its overloads, as one that code names."""
+    found = [reading_of(HELD.format(factor=factor, place=place)) for factor in (2.0, 3.0, 3.0)]
+
+    assert all(isinstance(each, Fingerprint) for each in found)
+    assert found[0].digest != found[1].digest == found[2].digest  # type: ignore[union-attr]
+
+
 def reading_of(text: str) -> Fingerprint | Uncapturable:
     """The fingerprint of the kernel that a text defines, or its refusal."""
     space: dict[str, Any] = {"__name__": "app"}
