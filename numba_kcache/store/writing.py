@@ -62,7 +62,7 @@ FAULT_POINTS = ("publish.created", "publish.half_written", "publish.written", "p
 PAUSE_S = 60.0
 """Time without writing after the disk was found full, or nearly so."""
 
-MANIFEST_WAIT_S = 5.0
+MANIFEST_WAIT_S = 2.0
 """Longest wait for another process that changes the same manifest."""
 
 MAX_QUARANTINED = 20

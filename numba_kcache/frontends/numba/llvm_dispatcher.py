@@ -95,9 +95,12 @@ def apply_options(kernel: Any, options: LaunchOptions) -> None:
 def _launch(
     kernel: Any, options: LaunchOptions, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
 ) -> None:
-    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # read each time: a device reset changes the function
-    name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    options.apply(loaded, name)
+    library, name, shape = kernel._codelibrary, kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
+    if "compiled" in vars(kernel):  # it is from the cache, and got its attributes when it was loaded
+        loaded = library.on_device()[1]
+    else:
+        loaded = loaded_by_numba(library.get_cufunc())  # read each time: a device reset changes the function
+        options.apply(loaded, name)
     loaded.prepare(shape, name)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
@@ -201,12 +204,15 @@ def _overload_class() -> Any:
             return getattr(self._overload.compiled().library, name)
 
         def get_cufunc(self) -> Any:
+            return self.on_device()[0]
+
+        def on_device(self) -> tuple[Any, LoadedKernel]:
             ordinal = devices.get_context().device.id
             found = self._functions.get(ordinal)
             if found is None or not found[1].live[0]:
                 loaded = self._load()
                 found = self._functions[ordinal] = loaded.numba_function, loaded
-            return found[0]
+            return found
 
         def get_cubin(self, cc: Any = None) -> Any:
             if self._is_own(cc):
