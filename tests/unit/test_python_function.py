@@ -893,7 +893,7 @@ def test_names_of_parameters_that_a_wrapped_function_lends_count() -> None:
     assert found[0] != found[1]
 
 
-HELD = """
+CONTAINED = """
 from numba.cuda.extending import overload
 def held(x): pass
 @overload(held)
@@ -911,7 +911,7 @@ def kernel(x): x[0] = used(x[1])
 @pytest.mark.parametrize("place", ["(held,)", "[held]", "{0: held}"])
 def test_registered_implementation_of_a_function_in_a_container_changes_digest(place: str) -> None:
     """A function that a tuple, list or dict holds counts with its overloads, as one that code names."""
-    found = [reading_of(HELD.format(factor=factor, place=place)) for factor in (2.0, 3.0, 3.0)]
+    found = [reading_of(CONTAINED.format(factor=factor, place=place)) for factor in (2.0, 3.0, 3.0)]
 
     assert all(isinstance(each, Fingerprint) for each in found)
     assert found[0].digest != found[1].digest == found[2].digest  # type: ignore[union-attr]
