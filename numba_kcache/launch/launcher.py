@@ -3,7 +3,7 @@
 Promise     There is one module per artifact and device, also for several threads and kernel objects. `live[0]` of a
             `LoadedKernel` tells whether its handle may still be used: false after `cuda.close()`, a context reset,
             `clear()` or a fork; the kernel then has to be loaded again. A loaded module is never loaded a second time,
-            so that its variables have one address: of threads that load it at once, one keeps its module.
+            so that its variables have one address.
             Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
             `Slot.settle` is the complete check of one argument. It returns an address only if the memory is reachable
             from this launch's device, its elements fit the pointee, it is writable where the kernel may write, and it
@@ -39,6 +39,7 @@ import functools
 import operator
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +47,18 @@ from struct import Struct, pack, pack_into
 from typing import Any
 
 from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, shorten
-from ..model import SCALAR_SIZES, Artifact, CompiledKernel, Emit, Event, EventKind, Parameter, misfit
+from ..model import (
+    LONG_WAIT_S,
+    SCALAR_SIZES,
+    Artifact,
+    CompiledKernel,
+    Emit,
+    Event,
+    EventKind,
+    Parameter,
+    misfit,
+    tell_wait,
+)
 from ..store import renewed_in_children
 from . import (
     BLOCK_LIMIT,
@@ -93,6 +105,9 @@ _FUNCTION_ATTRIBUTES = {
     "PREFERRED_SHARED_MEMORY_CARVEOUT": 9, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14,
 }  # fmt: skip
 """Numbers of CU_FUNC_ATTRIBUTE names."""
+
+LONGEST_WAIT_S = 5.0
+"""Longest wait for another thread that loads the same module; after it both load, and one of the two is unloaded."""
 
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED."""
@@ -195,6 +210,7 @@ class Loader:
 
     Attributes:
         layouts: Layouts shared by launchers (`launcher.Layout`), by parameters.
+        loading: A lock for each module that is being loaded.
     """
 
     def __init__(self, emit: Emit) -> None:
@@ -202,6 +218,7 @@ class Loader:
         self._modules: dict[tuple[str, int], weakref.ref[LoadedModule]] = {}
         self._dropped: list[tuple[Any, ...]] = []
         self.layouts: dict[Any, Any] = {}
+        self.loading: dict[tuple[str, int], threading.RLock] = {}
         renewed_in_children.add(self)
 
     def load(
@@ -220,30 +237,39 @@ class Loader:
             CodeRefusedError: The driver refuses the code, or it contradicts the kernel's description.
             LaunchError: The driver cannot load it for another reason.
         """
-        name, modules, start = (key, device.ordinal), self._modules, time.perf_counter()
-        found = modules.get(name)
-        module = None if found is None else found()
-        if module is not None and not module.has_lost_its_context():
-            return module.kernel(compiled)
-        if found is not None:
-            modules.pop(name, None)
-        driver, code = bindings(), (artifact, dict[str, Any]())
-        _require_fit(code, compiled, [])
-        answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
-        before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
-        try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
-            if self._dropped:
-                from .streams import unload_dropped
+        name, modules = (key, device.ordinal), self._modules
+        lock, start = self.loading.setdefault(name, threading.RLock()), time.perf_counter()
+        is_alone = lock.acquire(timeout=LONGEST_WAIT_S)
+        try:
+            if time.perf_counter() - start > LONG_WAIT_S:
+                tell_wait(self._emit, "another thread that loads the same kernel", time.perf_counter() - start)
+            found = modules.get(name)
+            module = None if found is None else found()
+            if module is not None and not module.has_lost_its_context():
+                return module.kernel(compiled)
+            if found is not None:
+                modules.pop(name, None)
+            driver, code = bindings(), (artifact, dict[str, Any]())
+            _require_fit(code, compiled, [])
+            answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
+            before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
+            try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
+                if self._dropped:
+                    from .streams import unload_dropped
 
-                unload_dropped(self._dropped, driver, device.ordinal)
-            made = LoadedModule(code, device, name, self)
-            kernel = made.kernel(compiled)  # a cubin for another device is refused here, not when it is loaded
+                    unload_dropped(self._dropped, driver, device.ordinal)
+                made = LoadedModule(code, device, name, self)
+                kernel = made.kernel(compiled)  # a cubin for another device is refused here, not when it is loaded
+            finally:
+                driver.cuThreadExchangeStreamCaptureMode(before)
+            first = modules.setdefault(name, weakref.ref(made))()
+            if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
+                made.unload()
+                return first.kernel(compiled)
         finally:
-            driver.cuThreadExchangeStreamCaptureMode(before)
-        first = modules.setdefault(name, weakref.ref(made))()
-        if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
-            made.unload()
-            return first.kernel(compiled)
+            self.loading.pop(name, None)
+            if is_alone:
+                lock.release()
         if modules is not self._modules:
             made.live[0] = False  # `forget` was called meanwhile: the next launch loads again
         fields = {"kernel": compiled.name, "key": key, "device": device.ordinal, "stored": stored}
@@ -265,7 +291,8 @@ class Loader:
         self._dropped.append(dropped)
 
     def after_fork(self) -> None:
-        """Forget the parent's modules: CUDA does not survive a fork."""
+        """Forget the parent's modules: CUDA does not survive a fork. Its threads' locks stay locked for ever."""
+        self.loading = {}
         self.forget()
 
 

@@ -12,6 +12,7 @@ import re
 import signal
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,9 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel, warm_up
 from numba_kcache.engine import Statistics
-from numba_kcache.model import EventKind
+from numba_kcache.launch import launcher
+from numba_kcache.launch.launcher import Loader
+from numba_kcache.model import Event, EventKind
 from numba_kcache.store import Tree, eviction, locks
 from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
@@ -55,6 +58,7 @@ WAITS = {
         "tests/integration/test_stand_in.py::test_export_goes_on_where_numba_does_not_answer"
     ),
     "launch/failures.py driver.cuStreamSynchronize": "the work of the user's kernel",
+    "launch/launcher.py lock.acquire": f"{HERE}::test_load_of_another_thread",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
     "observe/progress.py is_done.wait": "a thread that nobody waits for",
     "observe/progress.py thread.join": "of a terminal that takes no text, for a second",
@@ -259,6 +263,29 @@ def test_eviction_pass_of_this_process(tmp_path: Path, monkeypatch: pytest.Monke
     end.set()
     (event,) = events.of(EventKind.WAITED)
     assert "eviction pass" in event.fields["what"]
+
+
+@pytest.mark.parametrize("state", ["slow", "dead"])
+def test_load_of_another_thread(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """A load that another thread makes is waited for a bounded time, also if that thread has ended; the wait is an
+    event, and the next load of the kernel waits for nobody."""
+    monkeypatch.setattr(launcher, "LONGEST_WAIT_S", 3.0)
+    events: list[Event] = []
+    loader, end = Loader(events.append), threading.Event()
+    held = loader.loading.setdefault(("key", 0), threading.RLock())
+    thread = threading.Thread(target=lambda: (held.acquire(), end.wait(60 * (state == "slow"))))
+    thread.start()
+    if state == "dead":
+        thread.join()
+
+    for waits in (True, False):
+        start_s = time.monotonic()
+        with pytest.raises(AttributeError):  # of the artifact that this test lacks
+            loader.load(None, None, "key", types.SimpleNamespace(ordinal=0), stored=False)
+        assert (time.monotonic() - start_s >= 3.0) == waits
+
+    end.set()
+    assert [each.kind for each in events] == [EventKind.WAITED]
 
 
 @pytest.mark.slow
