@@ -49,10 +49,6 @@ class _Versioned(ctypes.Structure):
     )
 
 
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _DLTensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
 _pointer_of = ctypes.PyDLL(None).PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
