@@ -21,8 +21,7 @@ from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
 from ..store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow, renewed_in_children
 from ..store.encoding import check_payloads, encode_manifest, merge
-from ..store.folders import LOCKS, Folder
-from .breaker import Away, Breaker
+from .breaker import Breaker
 from .tier import Tier, TierReport
 from .trust import SIGNATURE, Trust, Unsigned
 from .upload_queue import HURRIED_S, UploadQueue
@@ -78,7 +77,7 @@ class CheckedTier:
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
         self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
-        self._breaker = Breaker(None if local.readonly else Folder(local.tree, LOCKS), self._label)
+        self._breaker = Breaker()
         self.is_patient = False
         self._elections: Elections | None = None
         self.after_fork()
@@ -206,7 +205,7 @@ class CheckedTier:
     def _later(self, size_bytes: int, work: Callable[[], object]) -> None:
         """Write to a tier: now to one that is near and fast, otherwise in the background."""
         start_s = time.perf_counter()
-        if not self.tier.is_remote and self.left_s > 0:
+        if not self.tier.is_remote and self._breaker.left_s() > 0:
             work()
             self.charge(start_s)
             return
@@ -242,26 +241,21 @@ class CheckedTier:
 
     def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True, opens: bool = True) -> Result | None:
         """Run an operation of the tier; None if it fails, or if the tier must not be asked now."""
+        if self._breaker.is_open(is_awaited=is_awaited):
+            return None  # the failure or delay that opened it was reported and counted
         start_s, result, is_reachable = time.perf_counter(), None, False
         try:
-            with self._breaker.asking(is_awaited=is_awaited, opens=opens):
-                result = operation()
+            result = operation()
             is_reachable = True
-        except Away:  # the failure or delay that opened the breaker was reported and counted
-            self._is_reachable = self._is_reachable and self._breaker.left_s() <= 0
-            return None
         except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
+            if opens and isinstance(error, OSError):
+                self._breaker.open()
             self._trouble(str(error) or type(error).__name__)
         with self._counting:
             self._is_reachable = is_reachable
             self._operations += 1
             self._seconds += time.perf_counter() - start_s
         return result
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that a launch may lose to this tier now, to what it says as well."""
-        return self._breaker.left_s()
 
     def charge(self, start_s: float, what: str = "its answer", worth_s: float = 0.0) -> None:
         """Charge the time that a launch waited for the tier, or spent on what the tier said.

@@ -78,7 +78,7 @@ WAITS = {
     "tiers/bundle.py found.read_bytes": SLOW_BUNDLE,
     "tiers/chain.py self._uploads.flush": FLUSHED,
     "tiers/chain.py tier.elected": LEASES,
-    "tiers/checked_tier.py self._breaker.asking": SLOW_FOLDER,
+    "tiers/checked_tier.py operation": SLOW_FOLDER,
     "tiers/checked_tier.py self._elections.elected": LEASES,
     "tiers/directory.py self._tree.base": SLOW_FOLDER,
     "tiers/directory.py self._tree.walk": SLOW_FOLDER,
@@ -116,7 +116,7 @@ WAITS = {
 """The test of each call that may wait; a reason instead where what is waited for is not the cache's."""
 
 CALLS = {
-    "sleep", "wait", "wait_for", "acquire", "pause", "_pause", "waited", "turn", "building", "elected", "asking",
+    "sleep", "wait", "wait_for", "acquire", "pause", "_pause", "waited", "turn", "building", "elected", "operation",
     "try_lock", "try_flock", "flock", "__enter__", "select", "poll", "recv", "sendall", "waitpid", "lock", "get_nowait",
     "result", "getaddrinfo", "create_connection", "wrap_socket", "cuStreamSynchronize", "cuEventSynchronize",
     "cuCtxSynchronize", "communicate",
