@@ -133,8 +133,8 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        entries, own = self._session().local.listing("age", None, {}), repr({"resource": _LABEL})[1:-1]
-        return [each.key for each in entries if own in str(each.header.get("attributes"))]
+        own = repr({"resource": _LABEL})[1:-1]
+        return [each.key for each in self._session().local.entries() if own in str(each.header.get("attributes"))]
 
     def _session(self) -> Session:
         found: Session = process_session() if self._cache is None else self._cache.session

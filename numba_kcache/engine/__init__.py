@@ -454,7 +454,6 @@ class Lookup:
         self.damaged: dict[str, str] = {}
         self.refused: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
-        self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: Store = self.local
         self.chain: Chain | None = None
@@ -606,7 +605,7 @@ class Lookup:
         if not self.looks:
             return None
         found = self.first(self.candidates(request))
-        if found is not None and found.source == "memory" and self.local.peek(found.key) is None:
+        if found is not None and found.source == "memory" and self.local.peeking.get(found.key) is None:
             return None
         return found
 
@@ -650,8 +649,7 @@ class Lookup:
     ) -> Iterator[Candidate]:
         """Yield the candidates that a kernel's index names: of any compiler, or with headers that are unchanged."""
         family = family_of(components)
-        peeks = tier is None and self._is_explaining
-        rows = (tier or self.local).get_manifest(family) if not peeks else self.local.peek_manifest(family)
+        rows = (tier or self.local).get_manifest(family)
         if not request.headers:
             for row in rows:
                 if is_key(row["key"]):
@@ -671,7 +669,7 @@ class Lookup:
             if tier is not None:
                 tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
-                if found.renewed is not None and tier is None and self.settings.mode == "readwrite" and not peeks:
+                if found.renewed is not None and tier is None and self.settings.mode == "readwrite":
                     self.local.add_rows(family, found.renewed)
                 yield Candidate(request, components, tier, found.key, found.renewed or found.stored)
                 return
@@ -894,7 +892,8 @@ class Session(Lookup):
         from .explain import explain
 
         reader = copy(self)  # renews no times of use and saves no record of compilers, as other threads go on doing
-        reader._is_explaining, reader.toolchain = True, self.toolchain.peeking(self.local.peek_record)
+        reader.local = self.local.peeking
+        reader.toolchain = self.toolchain.peeking(reader.local.get_record)
         found = explain(reader, request, asks_why=asks_why)
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
