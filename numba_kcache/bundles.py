@@ -283,7 +283,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
     chain = Chain(session.local, opened, session.events.emit, trust_of(settings), refusal_of)
-    session.statistics.sources.append(chain.take_unsaved)
+    session.statistics.sources.append(chain.counts)
     for tier in chain.tiers:
         if tier.takes or not writes:
             tier.is_patient = True

@@ -49,6 +49,7 @@ class CheckedTier:
         local: The store that hits are written to.
         emit: Called with events of the kind TROUBLE.
         uploads: Queue of writes to a remote tier.
+        counts: The counts of all tiers in this process, under names of the store's counters.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
 
@@ -65,6 +66,7 @@ class CheckedTier:
         local: DiskStore,
         emit: Emit,
         uploads: UploadQueue,
+        counts: Counter[str],
         *,
         trust: Trust | None = None,
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
@@ -82,7 +84,7 @@ class CheckedTier:
         self._elections: Elections | None = None
         self.after_fork()
         renewed_in_children.add(self)
-        self._counts, self._unsaved = Counter[str](), Counter[str]()
+        self._counts = counts
         self._operations, self._seconds = 0, 0.0
         self._is_reachable: bool | None = None
 
@@ -220,13 +222,13 @@ class CheckedTier:
         from .lease import Elections
 
         if self._elections is None:
-            counts = lambda: (self._counts["hits"], self._counts["errors"])  # noqa: E731
+            counts = lambda: (self._hits(), self._counts[self._counter("errors")])  # noqa: E731
             tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
             self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)
-        hits = self._counts["hits"]
+        hits = self._hits()
         with self._elections.elected(key, waits=waits) as election:
             yield election
-        if self._counts["hits"] == hits:  # otherwise the hit says that it was waited for
+        if self._hits() == hits:  # otherwise the hit says that it was waited for
             self._report_wait("another node's build", election.waited_s)
 
     def close(self) -> None:
@@ -279,23 +281,20 @@ class CheckedTier:
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
         """The counts of this process; with `sums` of the counters, those of all processes."""
-        counts = {name: self._counts[name] for name in _COUNTED}
-        if sums is not None:
-            counts = {name: int(sums.get(f"tier/{self._label}/{name}", 0)) for name in _COUNTED}
+        sums = self._counts if sums is None else sums
+        counts = {name: int(sums.get(self._counter(name), 0)) for name in _COUNTED}
         latency_s = self._seconds / self._operations if self._operations else 0.0
         return TierReport(self.tier.name, self.readonly, latency_s=latency_s, is_reachable=self._is_reachable, **counts)
 
-    def take_unsaved(self) -> dict[str, float]:
-        """Return what was counted since the last call, under names of the store's counters."""
-        fresh = Counter[str]()
-        with self._counting:
-            unsaved, self._unsaved = self._unsaved, fresh
-        return {f"tier/{self._label}/{name}": value for name, value in unsaved.items()}
+    def _hits(self) -> int:
+        return self._counts[self._counter("hits")]
+
+    def _counter(self, name: str) -> str:
+        return f"tier/{self._label}/{name}"
 
     def _count(self, name: str, number: int = 1) -> None:
         with self._counting:
-            self._counts[name] += number
-            self._unsaved[name] += number
+            self._counts[self._counter(name)] += number
 
     def _trouble(self, error: str) -> None:
         self._count("errors")
