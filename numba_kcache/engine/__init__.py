@@ -784,7 +784,7 @@ class Session(Lookup):
     Attributes:
         declared: Resolutions of this process's kernels with `signature=`, by id, in the order of their creation.
         compiled_for: The reasons of each compile, by the key of its artifact.
-        served: Keys of `get_or_build` results for which this process counted a hit, by digest of the call.
+        served: Keys of `get_or_build` results for which this process counted a hit, by their components.
     """
 
     declared: ClassVar[weakref.WeakValueDictionary[int, Declared]] = weakref.WeakValueDictionary()
@@ -796,7 +796,7 @@ class Session(Lookup):
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled_for: dict[str, tuple[Reason, ...]] = {}
-        self.served: dict[str | bytes, str] = {}
+        self.served: dict[bytes, str] = {}
         # the counts are saved at exit, or by `save_collected` once this session was garbage collected
         save = weakref.finalize(Session, _save, self.statistics, self.local, self.stores)
         weakref.finalize(self, collected.append, save).atexit = False
