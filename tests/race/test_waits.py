@@ -49,6 +49,7 @@ SLOW_IMAGE = "tests/unit/test_image.py::test_image_that_takes_long_to_unpack_is_
 WORKERS = "tests/unit/test_warm_up.py"
 
 WAITS = {
+    "adapters/turn.py wanted.turn": BUILD,
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "engine/turns.py session.chain.elected": LEASES,
     "engine/turns.py session.local.building": BUILD,
@@ -92,7 +93,7 @@ WAITS = {
     "tiers/object_store.py obstore.get": SLOW_SERVICE,
     "tiers/object_store.py obstore.put": SLOW_SERVICE,
     "tiers/object_store.py obstore.list": LISTED,
-    "tiers/redis.py asking.join": NO_NAMES,
+    "tiers/tier.py thread.join": NO_NAMES,
     "tiers/redis.py socket.getaddrinfo": NO_NAMES,
     "tiers/redis.py socket.create_connection": f"{FAULTS}::test_host_of_many_addresses_has_the_time_of_one",
     "tiers/redis.py context.wrap_socket": STOPPED,
@@ -126,7 +127,7 @@ REACHING = {
     "self._tree.base", "file.read", "archive.read", "found.read_bytes",
 }  # fmt: skip
 OF_OWNERS = {
-    "join": ("thread", "asking"),
+    "join": ("thread",),
     "flush": ("_uploads", "each"),
     "run": ("subprocess",),
 }
