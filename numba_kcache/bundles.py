@@ -192,7 +192,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     artifact = arrived(entry)
     if artifact.target.name != file.target:
         raise DamagedEntry(f"the entry {file.key} is for {artifact.target}, and not for {file.target}")
-    return session.local.peek(file.key) is None
+    return session.local.peeking.get(file.key) is None
 
 
 def _rows(bundle: Bundle, file: BundledFile) -> list[StoredRow]:
@@ -264,9 +264,9 @@ def pull(session: Session, source: str | None) -> Moved:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
     require_directory(session, f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
-    present = {key for key in keys if session.local.peek(key) is not None}
+    present = {key for key in keys if session.local.peeking.get(key) is not None}
     found = {key for key in sorted(keys - present) if tier.get(key) is not None}
-    copied = {key for key in found if session.local.peek(key) is not None}
+    copied = {key for key in found if session.local.peeking.get(key) is not None}
     size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
         rows = [each for each in tier.get_manifest(family) if each["key"] in copied | present]
@@ -283,7 +283,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
     chain = Chain(session.local, opened, session.events.emit, trust_of(settings), refusal_of)
-    session.statistics.sources.append(chain.take_unsaved)
+    session.statistics.sources.append(chain.counts)
     for tier in chain.tiers:
         if tier.takes or not writes:
             tier.is_patient = True

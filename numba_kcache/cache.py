@@ -153,7 +153,7 @@ class KernelCache(GetOr):
 
     @shortening
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
-        """List entries in an order, reading only their headers: quick for many, and not verified.
+        """List the first entries in an order.
 
         Args:
             by: `"age"` (last used first), `"size"` (largest), `"cost"` (longest compilation) or `"hits"` (most).
@@ -164,7 +164,7 @@ class KernelCache(GetOr):
         """
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
-        return self.session.local.listing(by, limit, self.history().hits)
+        return list(self.session.local.entries(by, limit, self.history().hits))
 
     @shortening
     def entry(self, key: str) -> EntryDetail:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import Session, process_session
-from ..engine.built import ALONE, find_built, keep_built, remove_built
+from ..engine.built import ALONE, Wanted
 from ..errors import OptionError, ToolchainMissingError
 from ..headers import HeadersRead
 from ..headers.lookup import headers_of
@@ -66,7 +66,7 @@ class Programs:
             FrozenCacheError: No code is stored under the key, and the mode forbids to compile.
         """
         name = _key_bytes(key)
-        found = find_built(self._session(), self._components(name), _LABEL, _search())
+        found = self._wanted(name).find()
         if found is None:
             self._begin(name)
             raise KeyError(key)
@@ -84,8 +84,7 @@ class Programs:
             _keep_row(name, code, headers.row)
         label = f"{_LABEL} {getattr(value, 'name', '')}".strip()
         meta = {"resource": _LABEL, "code_type": str(getattr(value, "code_type", ""))}
-        components = self._components(name)
-        keep_built(self._session(), components, code, label=label[:1024], meta=meta, seconds=seconds, headers=headers)
+        self._wanted(name, label[:1024]).keep(code, meta=meta, seconds=seconds, headers=headers)
 
     def __delitem__(self, key: bytes | str) -> None:
         """Remove the code of a key from this machine; tiers keep it.
@@ -93,7 +92,7 @@ class Programs:
         Raises:
             KeyError: No code is stored under the key.
         """
-        if not remove_built(self._session(), self._components(_key_bytes(key)), _search()):
+        if not self._wanted(_key_bytes(key)).remove():
             raise KeyError(key)
 
     def _begin(self, name: bytes) -> None:
@@ -133,21 +132,19 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        entries, own = self._session().local.listing("age", None, {}), repr({"resource": _LABEL})[1:-1]
-        return [each.key for each in entries if own in str(each.header.get("attributes"))]
+        own = repr({"resource": _LABEL})[1:-1]
+        return [each.key for each in self._session().local.entries() if own in str(each.header.get("attributes"))]
 
     def _session(self) -> Session:
         found: Session = process_session() if self._cache is None else self._cache.session
         return found
 
-    def _components(self, key: bytes) -> dict[str, Any]:
+    def _wanted(self, key: bytes, label: str = _LABEL) -> Wanted:
         session = self._session()
         load_compilers(each for each in _LIBRARIES if mapped_handle(each))  # those that cuda.core calls
         builds = session.toolchain.identify(_LIBRARIES, ())
-        return {
-            "compilers": ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else "",
-            _LABEL: key,
-        }
+        compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
+        return Wanted(session, {"compilers": compilers, _LABEL: key}, label, _search())
 
 
 def _keep_row(name: bytes, code: bytes, row: Mapping[str, Any]) -> None:

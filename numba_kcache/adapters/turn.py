@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from ..engine import Session
-from ..engine.built import Build, Built, Makers, find_built, turn_to_build
+from ..engine.built import Build, Built, Makers, Wanted
 from ..errors import FrozenCacheError
 from ..headers.roots import HeaderSearch
 from ..model import trouble
@@ -70,7 +70,7 @@ def find_or_begin(
         mismatch: Returns the reason why stored code cannot be the one that the library looks for; "" if it can.
         name: Names the build; a build of the same name that did not end has failed.
         caller: The library's function that looks up, compiles and stores, on this thread.
-        makers, headers: As in `find_built`.
+        makers, headers: As those of `Wanted`.
 
     Returns:
         The code; the turn, if it has to be built; None if what is stored cannot be used, twice.
@@ -78,15 +78,16 @@ def find_or_begin(
     Raises:
         FrozenCacheError: The code is not stored, and the mode is frozen.
     """
+    wanted = Wanted(session, components, label, headers, makers)
     for _ in range(2):
-        found = find_built(session, components, label, headers, makers)
+        found = wanted.find()
         built = found and found[0]
         if built is None:
             before = _turns.get(name)
             if before is not None:  # a failed build, which a traceback may keep alive
                 before.finish()
             with ExitStack() as stack:
-                outcome = stack.enter_context(turn_to_build(session, components, label, headers, makers))
+                outcome = stack.enter_context(wanted.turn())
                 if not isinstance(outcome, Built):
                     return Turn(session, label, name, caller, outcome, stack.pop_all())
             built = outcome

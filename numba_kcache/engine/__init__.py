@@ -33,7 +33,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -195,7 +195,9 @@ _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, Even
 _ORDINARY = frozenset((EventKind.COMPILE_END, EventKind.COMPILE_FAILED, EventKind.EVICTED, EventKind.WAITED))
 """Events that are logged, but cause no warning."""
 
-MOST_KEYS = 4096
+MOST_NAMES = 4096
+"""Most counters of one key, reason or tier in a process."""
+
 _MOST_HEARD = 256
 
 
@@ -207,25 +209,21 @@ class Statistics:
 
     Attributes:
         heard: Events that are not counted yet. A launch only appends events; they are counted when statistics are read.
-        sources: Functions that return counts made elsewhere since their last call, by names of counters.
+        sources: Sums that others keep, by names of counters.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._lock, self._is_counting = threading.RLock(), False
         self._clock = clock
         self.heard: deque[Event] = deque()
-        self._process = Counts()
-        self._unsaved = Counts()
-        self._hits: dict[str, int] = {}
-        self._reasons: dict[str, int] = {}
-        self.sources: list[Callable[[], Mapping[str, float]]] = []
-        self._is_forked = False
+        self._sums, self._saved = Counter[str](), Counter[str]()
+        self.sources: list[Counter[str]] = []
 
     @property
     def process(self) -> Counts:
         """The counts of this process so far."""
         self.settle()
-        return self._process
+        return Counts.of(self._sums)
 
     def settle(self) -> None:
         """Count the events in `heard`. Taking from a deque is atomic: events of other threads are not lost."""
@@ -235,80 +233,66 @@ class Statistics:
             self._is_counting = True
             try:
                 while self.heard:
-                    self._count(self.heard.popleft())
+                    for name, number in _counted(self.heard.popleft()):
+                        if "/" not in name or name in self._sums or len(self._sums) < MOST_NAMES:
+                            self._sums[name] += number
             finally:
                 self._is_counting = False
-
-    def _count(self, event: Event) -> None:
-        _count(self._process, event)
-        _count(self._unsaved, event)
-        if event.kind is EventKind.HIT:
-            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], MOST_KEYS)
-        elif event.kind is EventKind.MISS:
-            for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
-                self._reasons[kind] = self._reasons.get(kind, 0) + 1
 
     def take_unsaved(self) -> dict[str, float]:
         """Counts since the last call, to be added to the store's counters."""
         self.settle()
         with self._lock:
-            fresh = Counts()
-            counted, self._unsaved = self._unsaved, fresh  # atomic swap: each count is saved once
-            hits, self._hits = self._hits, {}
-            reasons, self._reasons = self._reasons, {}
-        unsaved = {name: value for name, value in counted.as_dict().items() if value}
-        elsewhere: dict[str, float] = {}
-        for source in self.sources:
-            more = source()
-            for name, value in () if self._is_forked else more.items():
-                elsewhere[name] = elsewhere.get(name, 0) + value
-        self._is_forked = False  # the first counts of each source after a fork were the parent's
+            sums = self._total()
+            before, self._saved = self._saved, sums
+        unsaved = {name: more for name, value in sums.items() if (more := value - before[name])}
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
-        return {
-            **unsaved,
-            **{f"day/{day}/{name}": value for name, value in unsaved.items()},
-            **{f"hits/{key}": number for key, number in hits.items()},
-            **{f"reason/{reason}": number for reason, number in reasons.items()},
-            **elsewhere,
-        }
+        return {**unsaved, **{f"day/{day}/{name}": value for name, value in unsaved.items() if "/" not in name}}
+
+    def _total(self) -> Counter[str]:
+        total = self._sums.copy()
+        for source in self.sources:
+            total.update(source.copy())  # the copy is atomic: other threads count meanwhile
+        return total
 
     def after_fork(self) -> None:
         """Drop, in a forked child, the counts from before the fork, which the parent saves."""
         self._lock, self._is_counting = threading.RLock(), False
         self.heard.clear()
-        self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
-        self._is_forked = True
+        self._sums = Counter()
+        self._saved = self._total()
 
 
-def _count_label(counts: dict[str, int], label: str, most: int) -> None:
-    if label in counts or len(counts) < most:
-        counts[label] = counts.get(label, 0) + 1
-
-
-def _count(counts: Counts, event: Event) -> None:
+def _counted(event: Event) -> Iterator[tuple[str, Any]]:
+    """Yield the names of the counters that an event adds to, with the numbers."""
     kind, data = event.kind, event.fields
+    load_s = data.get("load_time_s", 0.0)
     if kind is EventKind.HIT:
-        counts.hits += 1
-        counts.waited += data.get("source") == "waited"
+        yield "hits", 1
+        yield f"hits/{str(data.get('key'))[:KEY_DIGITS]}", 1
+        if data.get("source") == "waited":
+            yield "waited", 1
         if data.get("source") != "memory":
-            counts.loads += 1
-            counts.load_time_s += data.get("load_time_s", 0.0)
-            counts.time_saved_s += data.get("compile_time_s", 0.0) - data.get("load_time_s", 0.0)
+            yield "loads", 1
+            yield "load_time_s", load_s
+            yield "time_saved_s", data.get("compile_time_s", 0.0) - load_s
     elif kind is EventKind.LOAD and data.get("stored"):
-        counts.load_time_s += data.get("load_time_s", 0.0)
-        counts.time_saved_s -= data.get("load_time_s", 0.0)
+        yield "load_time_s", load_s
+        yield "time_saved_s", -load_s
     elif kind is EventKind.MISS:
-        counts.misses += 1
+        yield "misses", 1
+        for reason in dict.fromkeys(each.kind for each in data.get("reasons", ())):
+            yield f"reason/{reason}", 1
     elif kind is EventKind.COMPILE_END:
-        counts.compiles += 1
-        counts.compile_time_s += data.get("compile_time_s", 0.0)
+        yield "compiles", 1
+        yield "compile_time_s", data.get("compile_time_s", 0.0)
     elif kind is EventKind.WAITED and data.get("waited_s", 0.0) >= LONG_WAIT_S:
-        counts.waits += 1
-        counts.wait_time_s += data["waited_s"]
+        yield "waits", 1
+        yield "wait_time_s", data["waited_s"]
     elif kind is EventKind.EVICTED:
-        counts.evictions += data.get("entries", 0)
+        yield "evictions", data.get("entries", 0)
     elif kind in (EventKind.TROUBLE, EventKind.DAMAGED):
-        counts.errors += 1
+        yield "errors", 1
 
 
 class Events:
@@ -454,7 +438,6 @@ class Lookup:
         self.damaged: dict[str, str] = {}
         self.refused: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
-        self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: Store = self.local
         self.chain: Chain | None = None
@@ -476,7 +459,7 @@ class Lookup:
 
         if self.chain is None:
             self.store = self.chain = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
-            self.statistics.sources.append(self.chain.take_unsaved)
+            self.statistics.sources.append(self.chain.counts)
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
 
@@ -606,7 +589,7 @@ class Lookup:
         if not self.looks:
             return None
         found = self.first(self.candidates(request))
-        if found is not None and found.source == "memory" and self.local.peek(found.key) is None:
+        if found is not None and found.source == "memory" and self.local.peeking.get(found.key) is None:
             return None
         return found
 
@@ -650,8 +633,7 @@ class Lookup:
     ) -> Iterator[Candidate]:
         """Yield the candidates that a kernel's index names: of any compiler, or with headers that are unchanged."""
         family = family_of(components)
-        peeks = tier is None and self._is_explaining
-        rows = (tier or self.local).get_manifest(family) if not peeks else self.local.peek_manifest(family)
+        rows = (tier or self.local).get_manifest(family)
         if not request.headers:
             for row in rows:
                 if is_key(row["key"]):
@@ -671,7 +653,7 @@ class Lookup:
             if tier is not None:
                 tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
-                if found.renewed is not None and tier is None and self.settings.mode == "readwrite" and not peeks:
+                if found.renewed is not None and tier is None and self.settings.mode == "readwrite":
                     self.local.add_rows(family, found.renewed)
                 yield Candidate(request, components, tier, found.key, found.renewed or found.stored)
                 return
@@ -802,7 +784,7 @@ class Session(Lookup):
     Attributes:
         declared: Resolutions of this process's kernels with `signature=`, by id, in the order of their creation.
         compiled_for: The reasons of each compile, by the key of its artifact.
-        served: Keys of `get_or_build` results for which this process counted a hit, by digest of the call.
+        served: Keys of `get_or_build` results for which this process counted a hit, by their components.
     """
 
     declared: ClassVar[weakref.WeakValueDictionary[int, Declared]] = weakref.WeakValueDictionary()
@@ -814,7 +796,7 @@ class Session(Lookup):
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled_for: dict[str, tuple[Reason, ...]] = {}
-        self.served: dict[str | bytes, str] = {}
+        self.served: dict[bytes, str] = {}
         # the counts are saved at exit, or by `save_collected` once this session was garbage collected
         save = weakref.finalize(Session, _save, self.statistics, self.local, self.stores)
         weakref.finalize(self, collected.append, save).atexit = False
@@ -894,7 +876,8 @@ class Session(Lookup):
         from .explain import explain
 
         reader = copy(self)  # renews no times of use and saves no record of compilers, as other threads go on doing
-        reader._is_explaining, reader.toolchain = True, self.toolchain.peeking(self.local.peek_record)
+        reader.local = self.local.peeking
+        reader.toolchain = self.toolchain.peeking(reader.local.get_record)
         found = explain(reader, request, asks_why=asks_why)
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 

@@ -23,9 +23,9 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError, why_of
-from ..keys import Component, Plain, component, components, digest_of, sha256
+from ..keys import Component, Plain, component, components, sha256
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
-from ..model.json_values import is_unicode, read_json
+from ..model.json_values import is_in_range, is_unicode, read_json
 from . import Request
 
 if TYPE_CHECKING:  # a hit does not import these modules
@@ -43,7 +43,6 @@ ALONE = "data"
 _MAX_DEPTH = 32
 """Limit of the nesting of lists and mappings."""
 
-_NUMBER_BITS = 64
 _KIND = component("kind", BUILT)
 _SERVED_LIMIT = 4096
 """Most calls for which a process remembers that it counted a hit; when there are this many, all are dropped."""
@@ -88,146 +87,160 @@ def find_or_build(
         given: The components.
         build, label, depends, meta: As in `KernelCache.get_or_build`.
         caller: The calling file; relative paths of `depends` refer to its folder.
-        makers: Libraries and distributions whose builds and versions enter the key as those of a compiler.
-        headers: Where its compiler searches for headers; None if it reads none.
+        makers, headers: As those of `Wanted`.
     """
-    paths, contents = _contents(depends, caller) if depends else ((), [])
-    known = _known(session, _digest_of(given, contents)) if headers is None else None
-    if known is not None:
-        return known
-    values = _values_of(given)
-    request = _request(values, build, label, paths, contents, meta, makers=makers)._replace(headers=headers)
-    found = session.resolve(request)
-    if headers is not None:
-        return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
-    # computed from the copy that was keyed: another thread may change the mapping
-    return _answered(session, found, _digest_of(values, contents))
+    wanted = Wanted(session, _values_of(given), label, headers, makers, paths_of(depends, caller) if depends else ())
+    return wanted.known() or wanted.answer(session.resolve(wanted.request(build, meta=meta)))
 
 
-def find_built(
-    session: Session, given: Any, label: str, headers: HeaderSearch | None = None, makers: Makers = ()
-) -> tuple[Built, Mapping[str, Any]] | None:
-    """Find the result stored for these components, and count a hit; None if it has to be built (`keep_built`).
-
-    With the result comes its row in the index if it depends on headers.
+class Wanted:
+    """A result of `get_or_build` whose caller looks it up, builds and stores it, maybe in separate steps.
 
     Args:
         session: Session of the cache.
         given: The components, which must not change meanwhile.
         label: As in `get_or_build`.
         headers: Where its compiler searches for headers; None if it reads none.
-        makers: As in `find_or_build`.
-
-    Raises:
-        FrozenCacheError: The result is not stored, and the mode is frozen.
+        makers: Libraries and distributions whose builds and versions enter the key as those of a compiler.
+        depends: Paths of the files and folders whose content enters the key.
     """
-    parts = _parts(given)
-    digest = b"".join([each[1] for each in parts])
-    known = _known(session, digest)
-    if known is not None:
-        return known, {}
-    found = None
-    if session.looks:
-        request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
-        if headers is None or headers.read is None:
-            found = session.first(session.candidates(request))
-        if found is None and headers is not None:
-            request = request._replace(headers=headers)
-            found = session.first(session.candidates(request))
-            if found is not None:
-                return _built(found.artifact, found.key, found.source), found.row  # not remembered: headers may change
-    if found is None and session.settings.mode == "frozen":
-        from .explain import frozen_error  # here: a hit does not need it
 
-        request = _request(_values_of(given), bytes, label, (), [], None, makers=makers)._replace(headers=headers)
-        raise frozen_error(session, request, session.components(request))
-    return None if found is None else (_answered(session, found, digest), {})
+    def __init__(
+        self,
+        session: Session,
+        given: Any,
+        label: str,
+        headers: HeaderSearch | None = None,
+        makers: Makers = (),
+        depends: Sequence[str] = (),
+    ) -> None:
+        self._session, self._given, self._label = session, given, label
+        self._headers, self._makers, self._paths = headers, makers or ((), ()), depends
+        contents = [content_of(each) for each in depends]
+        self._parts = (*_parts(given), component("depends", contents)) if depends else _parts(given)
+
+    def find(self) -> tuple[Built, Mapping[str, Any]] | None:
+        """Find what is stored, and count a hit; None if it has to be built.
+
+        With the result comes its row in the index if it depends on headers.
+
+        Raises:
+            FrozenCacheError: The result is not stored, and the mode is frozen.
+        """
+        known, session, headers = self.known(), self._session, self._headers
+        if known is not None:
+            return known, {}
+        request, found = Request(self._label, NO_TARGET, self._parts, *self._makers, _never), None
+        if session.looks:
+            if headers is None or headers.read is None:
+                found = session.first(session.candidates(request))
+            if found is None and headers is not None:
+                found = session.first(session.candidates(request._replace(headers=headers)))
+                if found is not None:
+                    return self.answer(found), found.row
+        if found is None and session.settings.mode == "frozen":
+            from .explain import frozen_error  # here: a hit does not need it
+
+            request = self.request(bytes)
+            raise frozen_error(session, request, session.components(request))
+        return None if found is None else (self.answer(found), {})
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Built | Callable[[Build, float], None]]:
+        """Wait for the process that builds it; yield its result, or what stores the caller's.
+
+        The function that is yielded takes a build function, and the time that the build took, in seconds.
+        """
+        wanted = self.request(bytes)
+        components = self._session.components(wanted)
+
+        def keep(build: Build, seconds: float) -> None:
+            self._session.compile(self.request(build, seconds), components)
+
+        with self._session.turn_to_build(wanted, components) as found:
+            yield keep if found is None else self.answer(found)
+
+    def keep(self, payload: bytes, *, meta: Any, seconds: float, headers: HeadersRead) -> None:
+        """Store a result, replacing a stored one, and count a miss.
+
+        Args:
+            payload: The result, stored under `"data"`.
+            meta: As in `get_or_build`.
+            seconds: Time of the build.
+            headers: The headers that its compiler read.
+        """
+        request = self.request(lambda: payload, seconds, meta)._replace(headers=headers)
+        self._session.compile(request, self._session.components(request))
+
+    def remove(self) -> bool:
+        """Remove the local entry, and that for the present headers. Returns True if there was one."""
+        session, request = self._session, self.request(bytes)
+        keys = [session.key(request._replace(headers=None))]
+        if self._headers is not None:
+            keys += [each.key for each in session.candidates(request, [None])]
+        return max([session.remove(key) for key in keys])
+
+    def known(self) -> Built | None:
+        """The result, if this process has it in memory and counted a hit of it; else None."""
+        session = self._session
+        key = session.served.get(self._digest()) if session.looks else None
+        known = session.memory.get(key) if key is not None else None
+        return None if key is None or known is None else _built(known, key, "memory")
+
+    def answer(self, found: Resolution) -> Built:
+        """Make the result, and remember it if a hit was counted, unless it depends on headers, which may change."""
+        if found.source != "compiled" and not found.row.get("transcript"):
+            if len(self._session.served) >= _SERVED_LIMIT:
+                self._session.served.clear()
+            self._session.served[self._digest()] = found.key
+        return _built(found.artifact, found.key, found.source)
+
+    def _digest(self) -> bytes:
+        return b"".join([each[1] for each in self._parts])
+
+    def request(self, build: Build, seconds: float | None = None, meta: Any = None) -> Request:
+        """Make the request.
+
+        Args:
+            build, meta: As in `get_or_build`.
+            seconds: Time of the build; None to measure it.
+        """
+        if not callable(build):
+            what, hint = f"it is a {type(build).__name__}", "give a function without parameters"
+            raise OptionError("cannot use build", what, hint)
+        file, name = _origin_of(build)
+        label, kept_meta = _label_of(self._label, name), _meta_of(meta)
+
+        def make(*_engine: Any) -> Artifact:
+            start = time.perf_counter()
+            returned = build()
+            return _artifact(label, returned, kept_meta, time.perf_counter() - start if seconds is None else seconds)
+
+        return Request(
+            label,
+            NO_TARGET,
+            self._parts,
+            *self._makers,
+            make,
+            texts=functools.partial(_texts, self._given),
+            file=file,
+            name=label,
+            changed=self._change,
+            kinds=functools.partial(_kinds, self._given),
+            headers=self._headers,
+        )
+
+    def _change(self) -> str:
+        with contextlib.suppress(OptionError):  # a file was removed, or cannot be read any more
+            contents = [content_of(each) for each in self._paths]
+            if not contents or component("depends", contents) == self._parts[-1]:
+                return ""
+        return "a file of depends= changed while it was built"
 
 
 def _never(*_engine: Any) -> Artifact:
     """The `build` of a request that is only looked up."""
     raise NotImplementedError
-
-
-@contextlib.contextmanager
-def turn_to_build(
-    session: Session, given: Any, label: str, headers: HeaderSearch | None, makers: Makers
-) -> Iterator[Built | Callable[[Build, float], None]]:
-    """Wait for the process that builds what `find_built` does not find; yield its result, or what stores the caller's.
-
-    The function that is yielded takes a build function, and the time that the build took, in seconds.
-
-    Args:
-        session, given, label, headers, makers: As in `find_built`.
-    """
-
-    def keep(build: Build, seconds: float) -> None:
-        session.compile(request(build, seconds), components)
-
-    def request(build: Build, seconds: float) -> Request:
-        made = _request(values, build, label, (), [], None, seconds, makers)
-        return made._replace(headers=headers)
-
-    values = _values_of(given)
-    wanted = request(bytes, 0.0)
-    components = session.components(wanted)
-    with session.turn_to_build(wanted, components) as found:
-        yield keep if found is None else _built(found.artifact, found.key, found.source)
-
-
-def keep_built(
-    session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float, headers: HeadersRead
-) -> None:
-    """Store a result for these components, replacing a stored one, and count a miss.
-
-    Args:
-        session: Session of the cache.
-        given: The components.
-        payload: The result, stored under `"data"`.
-        label, meta: As in `get_or_build`.
-        seconds: Time of the build.
-        headers: The headers that its compiler read.
-    """
-    request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)._replace(headers=headers)
-    session.compile(request, session.components(request))
-
-
-def remove_built(session: Session, given: Any, headers: HeaderSearch | None = None) -> bool:
-    """Remove the local entry for these components, and that for the present headers. Returns True if there was one."""
-    request = _request(_values_of(given), bytes, "", (), [], None)
-    keys = [session.key(request)]
-    if headers is not None:
-        keys += [each.key for each in session.candidates(request._replace(headers=headers), [None])]
-    return max([session.remove(key) for key in keys])
-
-
-def _known(session: Session, digest: str | bytes) -> Built | None:
-    """The result of the call with this digest, if this process has it in memory and counted a hit of it; else None."""
-    key = session.served.get(digest) if session.looks else None
-    known = session.memory.get(key) if key is not None else None
-    return None if key is None or known is None else _built(known, key, "memory")
-
-
-def _answered(session: Session, found: Resolution, digest: str | bytes) -> Built:
-    """Make the result of a call, and remember its digest if a hit was counted."""
-    if found.source != "compiled":
-        if len(session.served) >= _SERVED_LIMIT:
-            session.served.clear()
-        session.served[digest] = found.key
-    return _built(found.artifact, found.key, found.source)
-
-
-def _contents(depends: Any, caller: str) -> tuple[Sequence[str], list[Plain]]:
-    paths = paths_of(depends, caller)
-    return paths, [content_of(each) for each in paths]
-
-
-def _digest_of(given: Any, contents: list[Plain]) -> str:
-    """Digest a call without copying its values; "" for values that have to be copied first."""
-    try:
-        return digest_of((given, contents))
-    except (TypeError, ValueError, RecursionError):  # a mapping or list of another class, or an invalid value
-        return ""
 
 
 class Answer(NamedTuple):
@@ -262,49 +275,6 @@ def _built(artifact: Artifact, key: str, source: str) -> Built:
         payloads[name] = artifact.cubin[start : start + size]
         start += size
     return Built(payloads, key, source, copied(artifact.attributes["meta"]))
-
-
-def _request(
-    values: Mapping[str, Plain],
-    build: Build,
-    label: str,
-    paths: Sequence[str],
-    contents: list[Plain],
-    meta: Any,
-    seconds: float | None = None,
-    makers: Makers = (),
-) -> Request:
-    if not callable(build):
-        raise OptionError("cannot use build", f"it is a {type(build).__name__}", "give a function without parameters")
-    file, name = _origin_of(build)
-    libraries, distributions = makers or ((), ())
-    label, copied_meta = _label_of(label, name), _meta_of(meta)
-    parts = _parts(values)
-
-    def make(*_engine: Any) -> Artifact:
-        start = time.perf_counter()
-        returned = build()
-        return _artifact(label, returned, copied_meta, time.perf_counter() - start if seconds is None else seconds)
-
-    def changed() -> str:
-        with contextlib.suppress(OptionError):  # a file was removed, or cannot be read any more
-            if _contents(paths, "")[1] == contents:
-                return ""
-        return "a file of depends= changed while it was built"
-
-    return Request(
-        label=label,
-        target=NO_TARGET,
-        components=(*parts, component("depends", contents)) if paths else parts,
-        libraries=libraries,
-        distributions=distributions,
-        build=make,
-        texts=functools.partial(_texts, values),
-        file=file,
-        name=label,
-        changed=changed if paths else str,
-        kinds=functools.partial(_kinds, values),
-    )
 
 
 def _origin_of(build: Any) -> tuple[str, str]:
@@ -390,19 +360,7 @@ def _component(name: str, value: Plain) -> Component:
         (named,) = components({f"component[{name}]": value})
     except (ValueError, RecursionError) as error:  # an int with more digits than Python converts to text
         raise OptionError(f"cannot use components[{name!r}]", str(error)) from None
-    return named if type(value) in (str, bytes) else named._replace(value=_shown(value))
-
-
-def _shown(value: Plain) -> Plain:
-    """Convert a value for the report of an entry: numbers that JSON readers refuse become text."""
-    if isinstance(value, dict):
-        return {name: _shown(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_shown(each) for each in value]
-    is_refused = (
-        value - value != 0 if type(value) is float else type(value) is int and value.bit_length() > _NUMBER_BITS
-    )
-    return repr(value) if is_refused else value
+    return named if is_in_range(value) else named._replace(value=None)  # JSON readers refuse its numbers
 
 
 def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:

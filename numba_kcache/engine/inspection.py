@@ -54,8 +54,7 @@ def verify(session: Session) -> list[Problem]:
 
 def keys_named(lookup: Lookup, name: str) -> list[str]:
     """List the keys of the entries that have a kernel of this name (a shell pattern), the last used one first."""
-    listed = lookup.local.listing("age", None, {})
-    return [each.key for each in listed if any(fnmatchcase(kernel, name) for kernel in each.kernels)]
+    return [each.key for each in lookup.local.entries() if any(fnmatchcase(kernel, name) for kernel in each.kernels)]
 
 
 def find_entry(lookup: Lookup, which: str) -> FoundFile:
@@ -87,7 +86,7 @@ def detail_of(lookup: Lookup, file: FoundFile, hits: Mapping[str, int]) -> Entry
     Raises:
         EntryError: The entry is damaged.
     """
-    stored = lookup.local.peek(file.key)
+    stored = lookup.local.peeking.get(file.key)
     try:
         if stored is None:
             raise ValueError("it cannot be read, or its digest differs")

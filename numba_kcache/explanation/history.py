@@ -167,7 +167,7 @@ def append(store: DiskStore, subject: Subject, row: Mapping[str, Any], family: s
 def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
     """Read the records of a kernel's entries; empty if there are none."""
     try:
-        return list(evidence.store.peek_manifest(name))
+        return list(evidence.store.peeking.get_manifest(name))
     except ValueError:  # not the name of a manifest
         return []
 
@@ -175,7 +175,7 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
 def has_history(subject: Subject, store: DiskStore) -> bool:
     """Check whether the store may have entries of a kernel; if not, `NEVER_STORED` is why it misses."""
     with suppress(Exception):  # a store may contain anything
-        return bool(store.peek_manifest(history_name(subject)))
+        return bool(store.peeking.get_manifest(history_name(subject)))
     return True
 
 
@@ -188,7 +188,7 @@ def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:
     """Read the entry of a key from a history; None if there is none, or the key is malformed (a forged record)."""
     try:
-        return evidence.store.peek(key)
+        return evidence.store.peeking.get(key)
     except ValueError:  # not a key
         return None
 

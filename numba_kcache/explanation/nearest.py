@@ -149,7 +149,7 @@ def _header_reasons(subject: Subject, listed: Mapping[str, Any], evidence: Evide
         Change.ANSWER: ReasonKind.HEADER_ANSWER,
     }
     roots = subject.headers.roots(evidence.toolchain)
-    for each in evidence.store.peek_manifest(str(listed.get("family"))):
+    for each in evidence.store.peeking.get_manifest(str(listed.get("family"))):
         if each["key"] != listed["key"]:
             continue
         try:

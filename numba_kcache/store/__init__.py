@@ -203,14 +203,27 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     Raises:
         DamagedEntry: A byte differs from what was written, or the contents break the format.
     """
-    at, end = head_bytes(data, kind), len(data) - DIGEST_BYTES
-    written_bytes = PREFIX.unpack_from(data)[5]
+    if len(data) < PREFIX.size:
+        raise DamagedEntry(f"{len(data)} bytes are too few")
+    magic, version, stored_kind, payloads, header_bytes, written_bytes, stored_key = PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise DamagedEntry("not a file of this store")
+    if version != FORMAT:
+        raise DamagedEntry(f"format {version}, this version reads {FORMAT}")
+    if stored_kind != kind:
+        raise DamagedEntry("holds another kind of file")
+    if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
+        raise DamagedEntry("the header is out of bounds")
     if len(data) != written_bytes:
         raise DamagedEntry(f"{len(data)} bytes where {written_bytes} were written")
-    view = memoryview(data)
+    table_end = PREFIX.size + payloads * ROW.size
+    view, at, end = memoryview(data), table_end + header_bytes, len(data) - DIGEST_BYTES
     if at > end or xxh3_128_digest(view[:end]) != data[end:]:
         raise DamagedEntry("the digest differs")
-    header, records = _decode_head(data, key, at)
+    if stored_key.hex() != key:
+        raise DamagedEntry("of another key")
+    records = _payload_table(view[PREFIX.size : table_end])
+    header = parse_object(data[table_end:at], is_text=kind == ENTRY)
     packed: dict[str, tuple[PayloadRecord, memoryview]] = {}
     for record in records:
         start, at = at, at + record.stored_bytes
@@ -220,42 +233,9 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     return StoredEntry(key, header, Payloads(packed))
 
 
-def head_bytes(data: bytes, kind: int = ENTRY) -> int:
-    """Length of a file's head (prefix, payload table and header) in bytes, read from its prefix.
-
-    Raises:
-        DamagedEntry: The data does not begin as a file of this kind.
-    """
-    if len(data) < PREFIX.size:
-        raise DamagedEntry(f"{len(data)} bytes are too few")
-    magic, version, stored_kind, payloads, header_bytes = PREFIX.unpack_from(data)[:5]
-    if magic != MAGIC:
-        raise DamagedEntry("not a file of this store")
-    if version != FORMAT:
-        raise DamagedEntry(f"format {version}, this version reads {FORMAT}")
-    if stored_kind != kind:
-        raise DamagedEntry("holds another kind of file")
-    if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
-        raise DamagedEntry("the header is out of bounds")
-    return PREFIX.size + int(payloads) * ROW.size + int(header_bytes)
-
-
-def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[PayloadRecord]]:
-    """The header and payload table in the head of a file; the digest is not checked.
-
-    Raises:
-        DamagedEntry: The data is not the head of a file of `key`.
-    """
-    return _decode_head(data, key, head_bytes(data, kind))
-
-
-def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadRecord]]:
-    prefix = PREFIX.unpack_from(data)
-    if len(data) < end or prefix[6].hex() != key:
-        raise DamagedEntry("cut short, or of another key")
-    table_end, unpacked = PREFIX.size + prefix[3] * ROW.size, 0
-    records = []
-    for padded, *rest in ROW.iter_unpack(memoryview(data)[PREFIX.size : table_end]):
+def _payload_table(table: memoryview) -> list[PayloadRecord]:
+    unpacked, records = 0, []
+    for padded, *rest in ROW.iter_unpack(table):
         name = padded.rstrip(b"\0").decode("latin-1")
         if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(NAME_CHARACTERS):
             raise DamagedEntry("a payload's name is malformed")
@@ -266,8 +246,7 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
         records.append(PayloadRecord(name, *rest))
     if unpacked > MAX_UNPACKED_BYTES:
         raise DamagedEntry(f"its payloads claim {unpacked} bytes")
-    header = data[table_end:end]
-    return parse_object(header, is_text=prefix[2] == ENTRY), records
+    return records
 
 
 def decode_manifest(data: bytes, family: str) -> list[StoredRow]:

@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
@@ -55,7 +56,6 @@ from . import (
     make_folder_in,
     renewed_in_children,
     require_key,
-    stat_in,
 )
 
 if TYPE_CHECKING:
@@ -262,29 +262,14 @@ class DiskStore:
             return self.tree.read(kind, key)
         return None
 
-    def has(self, key: str) -> bool:
-        """Check whether there is a file for the entry of `key`."""
-        with suppress(OSError), self.tree.opened(FOLDERS[ENTRY], key[:2]) as folder:
-            return bool(stat_in(folder, key[2:]))
-        return False
+    @property
+    def peeking(self) -> DiskStore:
+        """The same store, for a reader that renews no times of use, reports nothing, and leaves damaged files."""
+        from copy import copy
 
-    def peek(self, key: str) -> StoredEntry | None:
-        """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""
-        return self._peek(ENTRY, key, decode_entry)
-
-    def peek_manifest(self, family: str) -> list[StoredRow]:
-        """Return the same as `get_manifest`, but do not renew the time of use, and leave a damaged file where it is."""
-        return self._peek(MANIFEST, family, decode_manifest) or []
-
-    def peek_record(self, name: str) -> Header | None:
-        """Return the same as `get_record`, but do not renew the time of use, and leave a damaged file where it is."""
-        return self._peek(RECORD, name, decode_record)
-
-    def _peek(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        data = self.get_encoded(key, kind)
-        with suppress(DamagedEntry):
-            return None if data is None else decode(data, key)
-        return None
+        reader = copy(self)
+        reader.readonly, reader.emit = True, lambda event: None
+        return reader
 
     # Lists
 
@@ -294,22 +279,18 @@ class DiskStore:
 
     def manifests(self) -> Iterator[tuple[str, list[StoredRow]]]:
         """Yield every family and its rows, unordered; damaged manifests are skipped."""
-        found = ((file.key, self.peek_manifest(file.key)) for file in self.files(MANIFEST))
+        reader = self.peeking
+        found = ((file.key, reader.get_manifest(file.key)) for file in self.files(MANIFEST))
         return ((family, rows) for family, rows in found if rows)
 
     def find(self, prefix: str) -> list[FoundFile]:
         """The files of the entries whose key begins with `prefix`."""
         return [file for file in self.files(ENTRY) if file.key.startswith(prefix)]
 
-    def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry that passes verification, unordered; times of use are not renewed."""
-        from .listing import info_of
-
-        found = ((file, self.peek(file.key)) for file in self.files(ENTRY))
-        return (info_of(file, entry) for file, entry in found if entry is not None)
-
-    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-        """The first `limit` entries in the order `by`, read from only their headers (store.listing).
+    def entries(
+        self, by: Order = "age", limit: int | None = None, hits: Mapping[str, int] | None = None
+    ) -> Iterator[EntryInfo]:
+        """Yield the first `limit` entries in an order, each verified; times of use are not renewed.
 
         Args:
             by: The order.
@@ -318,7 +299,7 @@ class DiskStore:
         """
         from .listing import listed
 
-        return listed(self.files(ENTRY), by=by, limit=limit, hits=hits)
+        return islice(listed(self.files(ENTRY), self.peeking.get, by, hits or {}), limit)
 
     def size(self) -> Usage:
         """Number and bytes of the files, counted file by file, and of extracted headers."""

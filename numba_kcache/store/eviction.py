@@ -80,7 +80,7 @@ _ABANDONED_S = 60.0
 _LOCK = "evict.lock"
 _SHARDS = 256
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}"
-_LOCK_FILE = r"[0-9a-f]{64}|[0-9a-f]{16}\.down"
+_LOCK_FILE = r"[0-9a-f]{64}"
 QUARANTINED = r"[0-9a-f]{62}\.[0-9a-f]{8}"
 
 

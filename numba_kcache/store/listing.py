@@ -1,37 +1,29 @@
-"""List entries by age, size, cost or hits, reading no more of the files than the list needs; and find damaged files.
+"""List entries by age, size, cost or hits; and find damaged files.
 
-Promise     Files are sorted without opening them, except by cost; of the listed files, only the headers are read. Their
-            digests are not checked: a list is shown to people, and no code is loaded from it. Files that are not
-            entries are skipped, and listing does not renew the time of use. `damaged` reads every file in full, changes
-            nothing, and skips files that vanish meanwhile.
+Promise     Files are sorted without opening them, except by cost, and only the listed ones are read. Files that are not
+            entries are skipped. `damaged` reads every file in full, changes nothing, and skips files that vanish
+            meanwhile.
 Not here    Moving damaged files to the quarantine (store.disk).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import NamedTuple
 from . import (
     ENTRY,
-    FOLDERS,
     MANIFEST,
-    READ,
     RECORD,
-    DamagedEntry,
     FoundFile,
     Header,
     PayloadRecord,
     Payloads,
     StoredEntry,
     decode_entry,
-    decode_head,
     decode_manifest,
     decode_record,
-    head_bytes,
 )
 from .encoding import check_payloads
 
@@ -127,56 +119,40 @@ class Usage(NamedTuple):
     entries: int
 
 
-def listed(files: Iterable[FoundFile], *, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-    """The first `limit` entries in an order.
+def listed(
+    files: Iterable[FoundFile], read: Callable[[str], StoredEntry | None], by: Order, hits: Mapping[str, int]
+) -> Iterator[EntryInfo]:
+    """Yield the entries in an order.
 
     Args:
         files: The files found by a walk.
+        read: Returns the entry of a key, verified; None for a file that is none.
         by: The order.
-        limit: Number of entries; None for all.
         hits: Hits by the leading digits of the key.
     """
-    if by == "cost":  # the cost is in the header: all headers have to be read
-        return sorted(_infos(files, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
-    sort_key = {
+    order: dict[Order, Callable[[FoundFile], tuple[Any, ...]]] = {
         "age": lambda file: (-file.used_ns, file.key),
         "size": lambda file: (-file.size_bytes, file.key),
         "hits": lambda file: (-hits.get(file.key[:HITS_DIGITS], 0), -file.used_ns, file.key),
-    }[by]
-    return list(islice(_infos(sorted(files, key=sort_key), hits), limit))
+    }
+    found = _infos(sorted(files, key=order.get(by, order["age"])), read, hits)
+    return iter(sorted(found, key=lambda each: (-each.compile_time_s, each.key))) if by == "cost" else found
 
 
-def _infos(files: Iterable[FoundFile], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
+def _infos(
+    files: Iterable[FoundFile], read: Callable[[str], StoredEntry | None], hits: Mapping[str, int]
+) -> Iterator[EntryInfo]:
     for file in files:
-        try:
-            header, records = decode_head(_read_head(file), file.key)
-        except (DamagedEntry, OSError):
-            continue
-        yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
-
-
-def info_of(file: FoundFile, entry: StoredEntry) -> EntryInfo:
-    """The row of a listing for an entry that was already read in full."""
-    return _info(file, entry.header, payload_records(entry))
+        entry = read(file.key)
+        if entry is not None:
+            sizes = {each.name: each.size_bytes for each in payload_records(entry)}
+            times_hit = hits.get(file.key[:HITS_DIGITS], 0)
+            yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, sizes, times_hit)
 
 
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     """The payload table of a decoded entry; empty for one that was not decoded."""
     return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
-
-
-def _info(file: FoundFile, header: Header, records: list[PayloadRecord]) -> EntryInfo:
-    sizes = {each.name: each.size_bytes for each in records}
-    return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
-
-
-def _read_head(file: FoundFile) -> bytes:
-    fd = file.tree.open((FOLDERS[file.kind], file.key[:2], file.key[2:]), READ)
-    try:
-        data = os.read(fd, _FIRST_BYTES)
-        return data + os.pread(fd, max(0, head_bytes(data) - len(data)), len(data))
-    finally:
-        os.close(fd)
 
 
 def damaged(

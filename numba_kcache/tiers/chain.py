@@ -9,6 +9,7 @@ Not here    Entries for other targets or compilers (engine), and the work of one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -38,6 +39,9 @@ class Chain:
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none. It
             checks the meaning of the entry, which no module of tiers knows.
+
+    Attributes:
+        counts: The counts of the tiers in this process, under names of the store's counters.
     """
 
     def __init__(
@@ -49,11 +53,13 @@ class Chain:
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
         self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
+        self.counts = Counter[str]()
         self._uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
         self.tiers = tuple(self._checked(tier) for tier in tiers)
 
     def _checked(self, tier: Tier) -> CheckedTier:
-        return CheckedTier(tier, self.local, self._emit, self._uploads, trust=self._trust, refusal_of=self._refusal_of)
+        given = self._emit, self._uploads, self.counts
+        return CheckedTier(tier, self.local, *given, trust=self._trust, refusal_of=self._refusal_of)
 
     def mount(self, tier: Tier) -> None:
         """Add a tier before the others, or replace the one of the same name."""
@@ -109,10 +115,6 @@ class Chain:
     def reports(self, sums: Mapping[str, float] | None = None) -> tuple[TierReport, ...]:
         """Reports of each tier in this process; with `sums` of the counters, the counts of all processes."""
         return tuple(tier.report(sums) for tier in self.tiers)
-
-    def take_unsaved(self) -> dict[str, float]:
-        """Counts of the tiers since the last call, under names of the store's counters."""
-        return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:
         """Wait until all queued uploads are done, at most `wait_s` seconds. Returns True if they are."""

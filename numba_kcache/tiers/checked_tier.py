@@ -21,8 +21,7 @@ from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
 from ..store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow, renewed_in_children
 from ..store.encoding import check_payloads, encode_manifest, merge
-from ..store.folders import LOCKS, Folder
-from .breaker import Away, Breaker
+from .breaker import Breaker
 from .tier import Tier, TierReport
 from .trust import SIGNATURE, Trust, Unsigned
 from .upload_queue import HURRIED_S, UploadQueue
@@ -50,6 +49,7 @@ class CheckedTier:
         local: The store that hits are written to.
         emit: Called with events of the kind TROUBLE.
         uploads: Queue of writes to a remote tier.
+        counts: The counts of all tiers in this process, under names of the store's counters.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
 
@@ -66,6 +66,7 @@ class CheckedTier:
         local: DiskStore,
         emit: Emit,
         uploads: UploadQueue,
+        counts: Counter[str],
         *,
         trust: Trust | None = None,
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
@@ -78,12 +79,12 @@ class CheckedTier:
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
         self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
-        self._breaker = Breaker(None if local.readonly else Folder(local.tree, LOCKS), self._label)
+        self._breaker = Breaker()
         self.is_patient = False
         self._elections: Elections | None = None
         self.after_fork()
         renewed_in_children.add(self)
-        self._counts, self._unsaved = Counter[str](), Counter[str]()
+        self._counts = counts
         self._operations, self._seconds = 0, 0.0
         self._is_reachable: bool | None = None
 
@@ -206,7 +207,7 @@ class CheckedTier:
     def _later(self, size_bytes: int, work: Callable[[], object]) -> None:
         """Write to a tier: now to one that is near and fast, otherwise in the background."""
         start_s = time.perf_counter()
-        if not self.tier.is_remote and self.left_s > 0:
+        if not self.tier.is_remote and self._breaker.left_s() > 0:
             work()
             self.charge(start_s)
             return
@@ -221,13 +222,13 @@ class CheckedTier:
         from .lease import Elections
 
         if self._elections is None:
-            counts = lambda: (self._counts["hits"], self._counts["errors"])  # noqa: E731
+            counts = lambda: (self._hits(), self._counts[self._counter("errors")])  # noqa: E731
             tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
             self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)
-        hits = self._counts["hits"]
+        hits = self._hits()
         with self._elections.elected(key, waits=waits) as election:
             yield election
-        if self._counts["hits"] == hits:  # otherwise the hit says that it was waited for
+        if self._hits() == hits:  # otherwise the hit says that it was waited for
             self._report_wait("another node's build", election.waited_s)
 
     def close(self) -> None:
@@ -242,26 +243,21 @@ class CheckedTier:
 
     def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True, opens: bool = True) -> Result | None:
         """Run an operation of the tier; None if it fails, or if the tier must not be asked now."""
+        if self._breaker.is_open(is_awaited=is_awaited):
+            return None  # the failure or delay that opened it was reported and counted
         start_s, result, is_reachable = time.perf_counter(), None, False
         try:
-            with self._breaker.asking(is_awaited=is_awaited, opens=opens):
-                result = operation()
+            result = operation()
             is_reachable = True
-        except Away:  # the failure or delay that opened the breaker was reported and counted
-            self._is_reachable = self._is_reachable and self._breaker.left_s() <= 0
-            return None
         except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
+            if opens and isinstance(error, OSError):
+                self._breaker.open()
             self._trouble(str(error) or type(error).__name__)
         with self._counting:
             self._is_reachable = is_reachable
             self._operations += 1
             self._seconds += time.perf_counter() - start_s
         return result
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that a launch may lose to this tier now, to what it says as well."""
-        return self._breaker.left_s()
 
     def charge(self, start_s: float, what: str = "its answer", worth_s: float = 0.0) -> None:
         """Charge the time that a launch waited for the tier, or spent on what the tier said.
@@ -285,23 +281,20 @@ class CheckedTier:
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
         """The counts of this process; with `sums` of the counters, those of all processes."""
-        counts = {name: self._counts[name] for name in _COUNTED}
-        if sums is not None:
-            counts = {name: int(sums.get(f"tier/{self._label}/{name}", 0)) for name in _COUNTED}
+        sums = self._counts if sums is None else sums
+        counts = {name: int(sums.get(self._counter(name), 0)) for name in _COUNTED}
         latency_s = self._seconds / self._operations if self._operations else 0.0
         return TierReport(self.tier.name, self.readonly, latency_s=latency_s, is_reachable=self._is_reachable, **counts)
 
-    def take_unsaved(self) -> dict[str, float]:
-        """Return what was counted since the last call, under names of the store's counters."""
-        fresh = Counter[str]()
-        with self._counting:
-            unsaved, self._unsaved = self._unsaved, fresh
-        return {f"tier/{self._label}/{name}": value for name, value in unsaved.items()}
+    def _hits(self) -> int:
+        return self._counts[self._counter("hits")]
+
+    def _counter(self, name: str) -> str:
+        return f"tier/{self._label}/{name}"
 
     def _count(self, name: str, number: int = 1) -> None:
         with self._counting:
-            self._counts[name] += number
-            self._unsaved[name] += number
+            self._counts[self._counter(name)] += number
 
     def _trouble(self, error: str) -> None:
         self._count("errors")

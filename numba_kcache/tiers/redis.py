@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,7 +27,7 @@ from ..model import NamedTuple
 from ..model.tier_address import shown_place
 from ..store import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
 from .lease import WAIT_S
-from .tier import Tier, listed
+from .tier import Tier, listed, within
 from .trust import SIGNATURE
 
 TIMEOUT_S = 1.0
@@ -359,20 +358,6 @@ def _addresses(host: Any, port: int, wait_s: float) -> list[Any]:
     """Look up the addresses of a host within a time; a resolver that gets no answer would take half a minute."""
     with suppress(socket.gaierror):  # the host is a name, not an address
         return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-    answer: list[Any] = []
-
-    def ask() -> None:
-        try:
-            answer.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
-        except OSError as error:
-            answer.append(error)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(wait_s)
-    if not answer:
-        raise TimeoutError("no name server answered in time")
-    if isinstance(answer[0], OSError):
-        raise answer[0]
-    found: list[Any] = answer[0]
-    return found
+    return within(
+        wait_s, lambda: socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM), "no name server answered in time"
+    )

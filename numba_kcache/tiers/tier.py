@@ -7,8 +7,9 @@ Not here    Verification, back-fill, counting (tiers.checked_tier).
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from ..model import NamedTuple
 from ..store import ENTRY, MANIFEST
 from .trust import SIGNATURE
 
-Name = TypeVar("Name")
+Result = TypeVar("Result")
 
 MOST_NAMES = 1 << 20
 """Limit of the names that a server may list."""
@@ -27,16 +28,47 @@ _PROBE = b"numba_kcache was here"
 _PROBE_NAME = sha256(_PROBE).hexdigest()
 
 
-def listed(names: Iterable[Name]) -> list[Name]:
+LISTING_S = 300.0
+"""Longest time for the names that a server lists, in seconds: it may send empty pages for ever."""
+
+
+def listed(names: Iterable[Result]) -> list[Result]:
     """The names that a server lists.
 
     Raises:
         ValueError: There are more than `MOST_NAMES`; it may go on for ever.
+        TimeoutError: They take longer than `LISTING_S`.
     """
-    found = list(islice(names, MOST_NAMES + 1))
+    found = within(LISTING_S, lambda: list(islice(names, MOST_NAMES + 1)), "it lists files without end")
     if len(found) > MOST_NAMES:
         raise ValueError(f"it lists more than {MOST_NAMES} files")
     return found
+
+
+def within(seconds: float, work: Callable[[], Result], late: str) -> Result:
+    """Do work that cannot be interrupted in a thread, which is left alone after some time.
+
+    Raises:
+        TimeoutError: The work takes longer, with the message `late`.
+        Exception: As `work`.
+    """
+    results: list[Result] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    for error in errors:
+        raise error
+    if not results:
+        raise TimeoutError(late)
+    return results[0]
 
 
 class Tier:

@@ -48,7 +48,7 @@ COVERED = {
     "tiers/upload_queue.py Thread": "works for the parent; a child's queue is empty",
     "tiers/lease.py Thread": "renews the parent's lease",
     "tiers/redis.py create_connection": "kept by RedisTier, which drops them in a child",
-    "tiers/redis.py Thread": "asks name servers for the parent's connection: a child makes its own",
+    "tiers/tier.py Thread": "asks a server or name servers for the parent: a child asks for itself",
     "toolchain/nvrtc.py local": "of each thread its own",
     "headers/observer.py local": "of each thread its own, like the recording",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",

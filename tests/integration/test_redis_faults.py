@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -17,22 +16,17 @@ import pytest
 from numba_kcache.model import EventKind
 from numba_kcache.store import ENTRY, StoredEntry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.folders import LOCKS
 from numba_kcache.tiers import redis as client
-from numba_kcache.tiers.breaker import PERIOD_S, Away, Breaker
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import FaultProxy, RedisServer, fault_proxy, free_port, needs_redis, redis_server
-from tests.support.stores import Clock, Events, children, entry_of, file_of, folder_of, key_of, open_store
+from tests.support.stores import Events, children, entry_of, file_of, key_of, open_store
 
 pytestmark = needs_redis
 
 TIMEOUT_S = 0.25
 WAIT_S = 30.0
 LARGE = StoredEntry(key_of(1), {}, {"cubin": random.Random(1).randbytes(300_000)})
-
-LABEL = "a" * 16
-"""Of a tier, where its name may not stand."""
 
 
 @pytest.fixture(scope="module")
@@ -143,22 +137,11 @@ def eight_ranks(directory: Path, url: str, kernels: int = 20) -> list[int]:
 
 
 @pytest.mark.slow
-def test_black_hole_costs_each_process_of_a_node_one_timeout_in_a_period(proxy: FaultProxy, tmp_path: Path) -> None:
-    """Eight processes that start at once ask at most once each, and nobody asks again until the period is over."""
+def test_black_hole_costs_each_process_of_a_node_one_timeout(proxy: FaultProxy, tmp_path: Path) -> None:
+    """Eight processes that start at once ask once each."""
     proxy.is_silent = True
-    errors = eight_ranks(tmp_path, proxy.url)
-    asked = proxy.connections
-    assert set(errors) <= {0, 1}
-    assert asked == sum(errors) >= 1
-    assert eight_ranks(tmp_path, proxy.url) == [0] * 8
-    assert proxy.connections == asked
-    (stamp,) = tmp_path.rglob("*.down")
-    long_ago_s = time.time() - PERIOD_S - 1
-    os.utime(stamp, (long_ago_s, long_ago_s))
-
-    errors = eight_ranks(tmp_path, proxy.url)
-    assert set(errors) <= {0, 1}
-    assert proxy.connections - asked == sum(errors) >= 1
+    assert eight_ranks(tmp_path, proxy.url) == [1] * 8
+    assert proxy.connections == 8
 
 
 @pytest.mark.slow
@@ -166,29 +149,6 @@ def test_server_that_answers_is_asked_by_all(proxy: FaultProxy, tmp_path: Path) 
     """Eight processes start at once: none waits for another one's answer."""
     assert eight_ranks(tmp_path, proxy.url, 3) == [0] * 8
     assert proxy.connections >= 8
-
-
-def is_asked(breaker: Breaker, outcome: OSError | None = None) -> bool:
-    """Return True if the server is asked, which answers or, with an outcome, raises it; False if it is not asked."""
-    with contextlib.suppress(OSError):
-        try:
-            with breaker.asking():
-                if outcome is not None:
-                    raise outcome
-        except Away:
-            return False
-    return True
-
-
-def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path) -> None:
-    """The other ranks ask for themselves, and a failure keeps all of them from asking again."""
-    path = folder_of(tmp_path, LOCKS)
-    first, second, third = Breaker(path, LABEL), Breaker(path, LABEL), Breaker(path, LABEL)
-
-    with first.asking():
-        assert is_asked(second)
-        assert is_asked(third, OSError("away"))
-        assert not is_asked(second)
 
 
 @pytest.mark.parametrize("has_connection", [False, True])
@@ -219,10 +179,9 @@ def test_stopped_server_costs_one_timeout(
 
 def test_refused_connection_is_tried_once(tmp_path: Path, events: Events) -> None:
     """No server there."""
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    for _ in range(3):
-        chain = node(tmp_path, url, events)
-        assert chain.get(key_of(1)) is chain.get(key_of(2)) is None
+    chain = node(tmp_path, f"redis://127.0.0.1:{free_port()}/0", events)
+    for number in range(3):
+        assert chain.get(key_of(number)) is None
 
     assert len(events.of(EventKind.TROUBLE)) == 1
     assert "127.0.0.1" in str(events[-1].fields["where"])
@@ -287,58 +246,6 @@ def test_name_that_is_unknown_is_trouble(tmp_path: Path, events: Events) -> None
 
     assert chain.get(key_of(1)) is None
     assert len(events.of(EventKind.TROUBLE)) == 1
-
-
-def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None:
-    """One process of the node asks; the others when it had an answer."""
-    clock, path = Clock(), folder_of(tmp_path, LOCKS)
-    first, second = Breaker(path, LABEL, clock=clock), Breaker(path, LABEL, clock=clock)
-    assert is_asked(first)
-    assert is_asked(second)
-    assert is_asked(first, OSError("away"))
-    assert not is_asked(first)
-    assert not is_asked(second)
-    clock.now_s += PERIOD_S + 1
-
-    with second.asking():
-        assert not is_asked(first)
-    assert list(tmp_path.rglob("*.down")) == []
-    assert is_asked(Breaker(path, LABEL, clock=clock))
-    clock.now_s += PERIOD_S + 1
-    assert is_asked(first)
-
-
-def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
-    """In each period one of eight processes sends a request."""
-    clock, path = Clock(), folder_of(tmp_path, LOCKS)
-    node = [Breaker(path, LABEL, clock=clock) for _ in range(8)]
-    assert is_asked(node[0], OSError("away"))
-    asked = []
-    for _ in range(4):
-        clock.now_s += PERIOD_S + 1
-        asked.append([is_asked(each, OSError("away")) for each in node])
-
-    assert [each.count(True) for each in asked] == [1, 1, 1, 1]
-
-
-def test_clock_that_was_set_back_does_not_keep_the_server_away(tmp_path: Path) -> None:
-    """A failure with a time in the future is ignored."""
-    clock, path = Clock(), folder_of(tmp_path, LOCKS)
-    assert is_asked(Breaker(path, LABEL, clock=clock), OSError("away"))
-    clock.now_s -= 10 * PERIOD_S
-
-    assert is_asked(Breaker(path, LABEL, clock=clock))
-
-
-def test_without_a_directory_each_process_has_its_own(tmp_path: Path) -> None:
-    """A cache that writes nothing shares no state of the server with other processes."""
-    clock = Clock()
-    breaker = Breaker(None, clock=clock)
-    assert is_asked(breaker, OSError("away"))
-
-    assert not is_asked(breaker)
-    clock.now_s += PERIOD_S + 1
-    assert is_asked(breaker)
 
 
 def test_errors_of_the_server_do_not_open_the_breaker(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:

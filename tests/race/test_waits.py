@@ -49,6 +49,7 @@ SLOW_IMAGE = "tests/unit/test_image.py::test_image_that_takes_long_to_unpack_is_
 WORKERS = "tests/unit/test_warm_up.py"
 
 WAITS = {
+    "adapters/turn.py wanted.turn": BUILD,
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "engine/turns.py session.chain.elected": LEASES,
     "engine/turns.py session.local.building": BUILD,
@@ -78,7 +79,7 @@ WAITS = {
     "tiers/bundle.py found.read_bytes": SLOW_BUNDLE,
     "tiers/chain.py self._uploads.flush": FLUSHED,
     "tiers/chain.py tier.elected": LEASES,
-    "tiers/checked_tier.py self._breaker.asking": SLOW_FOLDER,
+    "tiers/checked_tier.py operation": SLOW_FOLDER,
     "tiers/checked_tier.py self._elections.elected": LEASES,
     "tiers/directory.py self._tree.base": SLOW_FOLDER,
     "tiers/directory.py self._tree.walk": SLOW_FOLDER,
@@ -92,7 +93,7 @@ WAITS = {
     "tiers/object_store.py obstore.get": SLOW_SERVICE,
     "tiers/object_store.py obstore.put": SLOW_SERVICE,
     "tiers/object_store.py obstore.list": LISTED,
-    "tiers/redis.py asking.join": NO_NAMES,
+    "tiers/tier.py thread.join": NO_NAMES,
     "tiers/redis.py socket.getaddrinfo": NO_NAMES,
     "tiers/redis.py socket.create_connection": f"{FAULTS}::test_host_of_many_addresses_has_the_time_of_one",
     "tiers/redis.py context.wrap_socket": STOPPED,
@@ -116,7 +117,7 @@ WAITS = {
 """The test of each call that may wait; a reason instead where what is waited for is not the cache's."""
 
 CALLS = {
-    "sleep", "wait", "wait_for", "acquire", "pause", "_pause", "waited", "turn", "building", "elected", "asking",
+    "sleep", "wait", "wait_for", "acquire", "pause", "_pause", "waited", "turn", "building", "elected", "operation",
     "try_lock", "try_flock", "flock", "__enter__", "select", "poll", "recv", "sendall", "waitpid", "lock", "get_nowait",
     "result", "getaddrinfo", "create_connection", "wrap_socket", "cuStreamSynchronize", "cuEventSynchronize",
     "cuCtxSynchronize", "communicate",
@@ -126,7 +127,7 @@ REACHING = {
     "self._tree.base", "file.read", "archive.read", "found.read_bytes",
 }  # fmt: skip
 OF_OWNERS = {
-    "join": ("thread", "asking"),
+    "join": ("thread",),
     "flush": ("_uploads", "each"),
     "run": ("subprocess",),
 }

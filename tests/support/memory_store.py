@@ -9,7 +9,7 @@ from numba_kcache.store import MANIFEST, FoundFile, StoredEntry, StoredRow, Tree
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
 from numba_kcache.store.eviction import LOW_WATER, choose, sum_of
-from numba_kcache.store.listing import EntryInfo, Removed, Usage, info_of
+from numba_kcache.store.listing import EntryInfo, Removed, Usage, listed
 
 
 class MemoryStore(DiskStore):
@@ -48,9 +48,9 @@ class MemoryStore(DiskStore):
         every = [FoundFile(kind, key, tree, len(data), used) for (kind, key), (data, used) in self._files.items()]
         return (file for file in every if file.kind in kinds)
 
-    def entries(self) -> Iterator[EntryInfo]:
+    def entries(self, *_order: object) -> Iterator[EntryInfo]:
         """Every entry."""
-        return (info_of(file, self._entry(file.key)) for file in self.files(1))
+        return listed(self.files(1), self._entry, "age", {})
 
     def _entry(self, key: str) -> StoredEntry:
         return decode_entry(self._files[1, key][0], key)

@@ -385,7 +385,7 @@ def test_trouble_of_the_cache_leaves_cupy_to_compile(cupy: Compiler, monkeypatch
     """One warning, and the code of a plain compile."""
     right = cupy.compile()
     numba_kcache.clear()
-    monkeypatch.setattr(turn, "turn_to_build", lambda *_: (_ for _ in ()).throw(RuntimeError("no turn")))
+    monkeypatch.setattr(turn.Wanted, "turn", lambda *_: (_ for _ in ()).throw(RuntimeError("no turn")))
     with pytest.warns(KCacheWarning, match="cannot look for cupy:plain: no turn"):
         assert cupy.compile() == right
 

@@ -42,7 +42,7 @@ def test_path_that_is_no_utf_8_is_a_tier_like_another(tmp_path: Path) -> None:
     chain = Chain(open_store(tmp_path / "local"), [DirectoryTier(path)], Events())
 
     assert chain.get(key_of(1)) == entry_of(1)
-    assert json.dumps(chain.take_unsaved()).isascii()
+    assert json.dumps(chain.counts).isascii()
 
 
 def test_reading_changes_nothing(filled: Path) -> None:

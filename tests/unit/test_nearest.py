@@ -616,7 +616,7 @@ def test_forged_or_torn_history_costs_an_explanation_alone(
     make().compile()
     store: Any = program.cache().session.store
     (entry,) = program.cache().entries()
-    history = json.loads(store.peek(entry.key).payloads["report"])["history"]
+    history = json.loads(store.peeking.get(entry.key).payloads["report"])["history"]
     path = file_of(store, history, "manifests")
     path.write_bytes(encode_entry(StoredEntry(history, {"variants": variants}, {}), MANIFEST))
     assert make(fastmath=True).explain().outcome == "miss"
@@ -635,7 +635,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
     program.kernel().compile()
     store: Any = program.cache().session.store
     (entry,) = program.cache().entries()
-    stored = store.peek(entry.key)
+    stored = store.peeking.get(entry.key)
     for report in (
         b"",
         b"[]",
@@ -706,7 +706,7 @@ def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch:
     assert set(shown.built) == {"system", "python"}
     assert "hunters" not in str(shown)
     assert not any(b"hunters" in data for data in
-                   program.cache().session.local.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
+                   program.cache().session.local.peeking.get(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
 
 
 def test_secret_is_nowhere_in_store_event_log_or_text(
@@ -726,7 +726,7 @@ def test_secret_is_nowhere_in_store_event_log_or_text(
             kernel.compile()
     said += str(program.cache().explain(kernel.key())) + str(program.cache().entry(kernel.key()))
     texts = [text for entry in program.cache().entries() for text in
-             program.cache().session.local.peek(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
+             program.cache().session.local.peeking.get(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
 
     reasons = [each for event in heard if event.kind is EventKind.MISS for each in event.fields["reasons"]]
     assert {(each.kind, each.name) for each in reasons[1:]} == {
@@ -746,5 +746,5 @@ def test_history_keeps_the_last_16_entries(program: Program) -> None:
         kernel = program.kernel(EMPTY, cache=cache, defines={"N": str(number)})
         kernel.compile()
 
-    name = report_of(cache.session.local.peek(kernel.key()))["history"]
+    name = report_of(cache.session.local.peeking.get(kernel.key()))["history"]
     assert len(cache.session.local.get_manifest(name)) == 16

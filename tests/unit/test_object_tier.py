@@ -116,15 +116,20 @@ _ABOUT = "<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>a</ETag><Si
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
-def test_service_that_lists_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The service returns page after page; the client alone would never return."""
+@pytest.mark.parametrize(("keys", "why"), [(10, "lists more than 100 "), (0, "lists files without end")])
+def test_service_that_lists_without_end_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: int, why: str
+) -> None:
+    """The service returns page after page, maybe empty ones; the client alone would never return."""
+    monkeypatch.setattr(_EndlessList, "keys", keys)
+    monkeypatch.setattr(tier, "LISTING_S", 60.0 if keys else 1.0)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.setattr(tier, "MOST_NAMES", 100)
     cache = KernelCache(tmp_path / "own", durability="none")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _EndlessList) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(KCacheError, match="lists more than 100 "):
+        with pytest.raises(KCacheError, match=why):
             cache.pull(f"s3://bucket/path?endpoint=http://127.0.0.1:{server.server_port}&region=x")
         server.shutdown()
 

@@ -14,6 +14,7 @@ import pytest
 from numba_kcache import KernelCache
 from numba_kcache.cli import main
 from numba_kcache.store import ENTRY
+from numba_kcache.tiers import tier as tier_interface
 from numba_kcache.tiers.redis import RedisError, RedisTier, Server, server_of
 
 KEY = "0" * 64
@@ -75,6 +76,14 @@ def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[
     """An announced length of four gigabytes is refused, for reads and for writes, before it takes memory."""
     with pytest.raises(RedisError, match="an answer of 4000000000 bytes is above the limit"):
         use(RedisTier(dishonest))
+
+
+def test_server_that_lists_empty_pages_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page names a next one."""
+    monkeypatch.setattr(tier_interface, "LISTING_S", 0.2)
+    with answering(lambda data: b"*2\r\n$1\r\n7\r\n*0\r\n") as place:
+        with pytest.raises(TimeoutError, match="without end"):
+            list(RedisTier(f"redis://{place}/0").keys(ENTRY))
 
 
 @contextlib.contextmanager

@@ -539,7 +539,7 @@ def test_record_is_replaced_as_a_whole_and_beside_others_of_its_name(root: Path)
     assert store.get_record(key_of(1)) is None
     assert store.put_record(key_of(1), {"old": 1, "path": "\udcff"})
     assert store.put_record(key_of(1), {"new": [2]})
-    assert open_store(root).get_record(key_of(1)) == open_store(root).peek_record(key_of(1)) == {"new": [2]}
+    assert open_store(root).get_record(key_of(1)) == open_store(root).peeking.get_record(key_of(1)) == {"new": [2]}
     assert (store.get(key_of(1)), store.get_manifest(key_of(1))) == (small_entry(1), [{"key": "a"}])
     assert store.clear().entries == 1
     assert store.get_record(key_of(1)) is None
@@ -552,7 +552,7 @@ def test_damaged_record_is_moved_aside(root: Path) -> None:
     path = file_of(store, key_of(1), "records")
     path.write_bytes(encode_entry(small_entry(1)))
 
-    assert store.peek_record(key_of(1)) is None
+    assert store.peeking.get_record(key_of(1)) is None
     assert not events
     assert store.get_record(key_of(1)) is None
     assert [event.kind for event in events] == [EventKind.DAMAGED]

@@ -128,7 +128,7 @@ def test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds(
 def test_account_fills_again() -> None:
     """A server that is fast again is queried again."""
     time = Time()
-    account = Breaker(None, clock=time)
+    account = Breaker(clock=time)
 
     assert account.charge(3.05)
     assert account.left_s() == 0
@@ -136,3 +136,24 @@ def test_account_fills_again() -> None:
     assert account.left_s() == 0
     time.now_s += 4
     assert account.left_s() > 0
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_tier_that_failed_is_asked_after_the_period(tmp_path: Path, time: Time, readonly: bool) -> None:
+    """It is not asked before, nor written to: once in each period, with one event, until it answers."""
+
+    class Away(MemoryTier):
+        def get(self, kind: int, key: str) -> bytes | None:
+            super().get(kind, key)
+            raise OSError("away")
+
+    tier, events = Away(is_remote=True), Events()
+    chain = Chain(open_store(tmp_path, readonly=readonly), [tier], events)
+    for period in range(1, 4):
+        for number in range(10 * period, 10 * period + 10):
+            assert chain.get(key_of(number)) is None
+            chain.put(entry_of(number))
+        assert chain.flush(30)
+        assert len(tier.asked) == len(events.of(EventKind.TROUBLE)) == period
+        assert not tier.entries
+        time.now_s += breaker.PERIOD_S + 1

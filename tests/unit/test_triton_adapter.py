@@ -175,7 +175,7 @@ def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
 
 def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """It warns once, and the look-up is a miss."""
-    monkeypatch.setattr(turn, "turn_to_build", lambda *_: (_ for _ in ()).throw(RuntimeError("no turn")))
+    monkeypatch.setattr(turn.Wanted, "turn", lambda *_: (_ for _ in ()).throw(RuntimeError("no turn")))
     with pytest.warns(KCacheWarning, match="cannot look for triton:k: "):
         assert read(compiled()) == as_bytes(files_of())
 

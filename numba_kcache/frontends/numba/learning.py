@@ -51,7 +51,7 @@ def store(home: Home, session: Session) -> None:
         return
     components = session.components(request)
     key = derive(components)
-    if session.local.peek(key) is None:
+    if session.local.peeking.get(key) is None:
         artifact = built_artifact(request.label, {"facts": facts}, {}, 0.0)
         publish(session, request, components, HeadersRead(), artifact, key)
     found_in.pop(session, None)
