@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
 
     Args:
         result: The code, and symbols by name expression.
-        types: Mangled names that contain types, as `prototype.Probe.types` returns them.
+        types: Mangled names that contain types, as `prototype.Probe.types` returns them; "" if NVRTC rejected the name.
         declared: Declarations found in the text.
         refusal: NVRTC's message for one of the user's names that it rejected; "" for none.
     """
@@ -196,11 +196,13 @@ def compile_asking(
         from .refusals import no_signature
 
         raise no_signature(request, first.log)
+    rejected = probe.asked.keys() - current.asked.keys()  # they are not asked about again
+    types = {**dict.fromkeys(rejected, ""), **current.types(result.lowered)}
     if set(probe.names) <= set(current.names):
-        return Compiled(result, current.types(result.lowered), declared)
+        return Compiled(result, types, declared)
     from ...toolchain.diagnostics import summary
 
-    return Compiled(result, current.types(result.lowered), declared, summary(first.log))
+    return Compiled(result, types, declared, summary(first.log))
 
 
 _SCOPE = r"\bnamespace\s+(\w+(?:\s*::\s*\w+)*)\s*\{"

@@ -84,7 +84,9 @@ def declarations(source: str) -> tuple[Declaration, ...]:
             is_template = head.lstrip().startswith("template")
             found.append(Declaration(names[-1], True, has_blocks or '"C"' in head, is_template, parameters))
     for match in re.finditer(_VARIABLE, text):
-        if not re.search(_NO_VARIABLE, text[_start(text, match.start()) : match.end()]):
+        start = _start(text, match.start())
+        of_class = text[start - 1 : start] == "}" and "\n" not in text[start : match.start()]  # it may have no name
+        if not (of_class or re.search(_NO_VARIABLE, text[start : match.end()])):
             for part in _split(re.sub(r"\[[^\[\]]*\]", " ", match[1])):
                 names = re.findall(_NAME, part)
                 found += [Declaration(each, is_kernel=False) for each in names[-1:] if each not in macros]

@@ -156,7 +156,7 @@ def describe_kernel(
     """
     name = wanted or kernel_name(kernel.symbol)
     mangled = types.get(name) or types.get(kernel.symbol)
-    if mangled is None and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
+    if not mangled and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
         mangled = kernel.symbol
     parameters, typed = read_parameters(mangled, kernel.parameters)
     signature = types.get(SIGNATURE)
