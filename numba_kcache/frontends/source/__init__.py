@@ -81,7 +81,7 @@ def source_request(
     is_plain = is_plain and not ("##" in text or "%:%:" in text)
     given = None
     if options.flags:
-        from .flags import read_flags
+        from ...model.flags import read_flags
 
         given = read_flags(options.flags)
     is_linked = is_linked or (given is not None and given.is_relocatable)
