@@ -11,15 +11,15 @@ Source      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..keys import Plain, sha256
 
-if TYPE_CHECKING:
-    from ..frontends.numba.function import Fingerprint
-
 HOME = "cuda.compute"
+
+PythonForm = Callable[[FunctionType], Plain]
 
 _RUN_TIME = ("h_init", "init_value", "h_lower_level", "h_upper_level")
 """Parameters for host arrays whose content is passed at each call. That of others determines the code."""
@@ -31,20 +31,20 @@ class Unkeyed(Exception):
     """These arguments cannot be keyed; the text says why."""
 
 
-def argument_forms(arguments: dict[str, Any], operators: list[Fingerprint]) -> dict[str, Plain]:
+def argument_forms(arguments: dict[str, Any], python: PythonForm) -> dict[str, Plain]:
     """The form of each argument.
 
     Args:
         arguments: Arguments by parameter.
-        operators: A list, to which the fingerprints of operators written in Python are added.
+        python: Makes the form of an operator written in Python.
 
     Raises:
         Unkeyed: An argument has no form.
     """
-    return {name: _form(value, operators, is_value=name not in _RUN_TIME) for name, value in arguments.items()}
+    return {name: _form(value, python, is_value=name not in _RUN_TIME) for name, value in arguments.items()}
 
 
-def _form(value: Any, operators: list[Fingerprint], *, is_value: bool = True) -> Plain:
+def _form(value: Any, python: PythonForm, *, is_value: bool = True) -> Plain:
     import numpy as np
     from cuda.compute import _bindings, op, types
     from cuda.compute._proxy import ProxyValue
@@ -59,7 +59,7 @@ def _form(value: Any, operators: list[Fingerprint], *, is_value: bool = True) ->
     if isinstance(value, enum.Enum):
         return ["enum", kind.__name__, value.name, repr(value.value)]
     if kind in (tuple, list):
-        return [_form(each, operators) for each in value]
+        return [_form(each, python) for each in value]
     if isinstance(value, np.ndarray):
         content: list[Plain] = [value.tobytes(), list(value.shape)] if is_value else []
         return ["host", dtype_form(value.dtype), *content]
@@ -77,18 +77,18 @@ def _form(value: Any, operators: list[Fingerprint], *, is_value: bool = True) ->
         return [
             "iterator",
             kind.__name__,
-            _form(value.kind, operators),
+            _form(value.kind, python),
             value.state_alignment,
             len(bytes(memoryview(value.state))),
         ]
     if isinstance(value, _bindings.OpKind):
         return ["well-known", str(value)]
     if isinstance(value, op.OpAdapter):
-        return _operator_form(value, operators)
+        return _operator_form(value, python)
     if kind is FunctionType:
-        return _python_form(value, operators)
+        return python(value)
     if kind is DoubleBuffer:
-        return ["double buffer", _form(value.current(), operators), _form(value.alternate(), operators)]
+        return ["double buffer", _form(value.current(), python), _form(value.alternate(), python)]
     if is_device_array(value):
         if not is_contiguous(value):
             raise Unkeyed("an array is not contiguous")
@@ -96,7 +96,7 @@ def _form(value: Any, operators: list[Fingerprint], *, is_value: bool = True) ->
     raise Unkeyed(f"a {kind.__module__}.{kind.__qualname__} has no content that a key could hold")
 
 
-def _operator_form(value: Any, operators: list[Fingerprint]) -> Plain:
+def _operator_form(value: Any, python: PythonForm) -> Plain:
     from cuda.compute import op
 
     if type(value) is op.RawOp:
@@ -108,7 +108,7 @@ def _operator_form(value: Any, operators: list[Fingerprint]) -> Plain:
     function = getattr(value, "func", None)
     if type(function) is not FunctionType:
         raise Unkeyed(f"its operator is a {type(value).__qualname__}")
-    return _python_form(function, operators)
+    return python(function)
 
 
 def _code_form(code: Any) -> Plain:
@@ -134,17 +134,3 @@ def type_form(descriptor: Any) -> Plain:
     if isinstance(descriptor, types.StructTypeDescriptor):
         form.append([[name, type_form(each)] for name, each in descriptor.layout_key()])
     return form
-
-
-def _python_form(function: Any, operators: list[Fingerprint]) -> Plain:
-    """The form of a Python operator: its fingerprint."""
-    from ..frontends.numba.function import Uncapturable, fingerprint
-    from .compute_operators import OPERATORS
-
-    found = fingerprint(function, OPERATORS, with_lines=False)
-    if isinstance(found, Uncapturable):
-        raise Unkeyed(f"its operator cannot be keyed: {found.name}: {found.reason}")
-    if found.links:
-        raise Unkeyed("its operator links files")
-    operators.append(found)
-    return ["python", found.digest]

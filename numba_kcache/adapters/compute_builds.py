@@ -164,7 +164,13 @@ class _Entry:
     def _components(self) -> dict[str, Plain]:
         name, (major, minor) = self._algorithm.__name__, self.target
         operators: list[Fingerprint] = []
-        arguments: Any = argument_forms(self._arguments, operators)
+
+        def of_python(function: Any) -> Plain:
+            from .compute_operators import operator_form
+
+            return operator_form(function, operators)
+
+        arguments: Any = argument_forms(self._arguments, of_python)
         cccl = self._versions("cuda-cccl", "cuda-core")
         components = {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": cccl}
         if not operators:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..frontends.numba.configuration import Registration, Registrations, code_variables
 from ..frontends.numba.flavour import Extension, refuse
+from ..frontends.numba.function import Fingerprint, Uncapturable, fingerprint
 from ..frontends.numba.mlir import MlirFlavour
 from ..frontends.numba.value import Refused
 from ..keys import Plain
@@ -70,6 +71,21 @@ def _of_program(found: Iterable[Registration]) -> list[Registration]:
 
 
 OPERATORS = Operators()
+
+
+def operator_form(function: Any, operators: list[Fingerprint]) -> Plain:
+    """The form of a Python operator: its fingerprint, which is added to a list.
+
+    Raises:
+        Unkeyed: It cannot be captured.
+    """
+    found = fingerprint(function, OPERATORS, with_lines=False)
+    if isinstance(found, Uncapturable):
+        raise Unkeyed(f"its operator cannot be keyed: {found.name}: {found.reason}")
+    if found.links:
+        raise Unkeyed("its operator links files")
+    operators.append(found)
+    return ["python", found.digest]
 
 
 def settings() -> Plain:

@@ -29,7 +29,8 @@ from ..headers.observer import Event, Mark, begin_observing, unobservable
 from ..headers.record import read_elsewhere
 from ..headers.roots import HeaderSearch
 from ..keys import sha256
-from ..toolchain.loaded import load_compilers, mapped_handle
+from ..toolchain import load_compilers
+from ..toolchain.loaded import mapped_handle
 
 _LABEL = "cuda.core program"
 _LIBRARIES = ("nvrtc", "nvJitLink")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from .. import toolchain
 from ..errors import ToolchainMissingError
 from ..explanation import history
 from ..headers import HeadersRead
@@ -22,7 +23,6 @@ from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
 from ..store import MAX_TEXT_BYTES, StoredEntry, row_of
-from ..toolchain import loaded
 
 if TYPE_CHECKING:
     from . import Lookup, Request, Session
@@ -34,7 +34,7 @@ EXPLAINED_LIMIT = 4096
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     """Load the compiler libraries of a request, and list its components, including the loaded compilers."""
     request.prepare()
-    if loaded.load_compilers(request.libraries):
+    if toolchain.load_compilers(request.libraries):
         cache.forget_compilers()
     return cache.components(request)
 

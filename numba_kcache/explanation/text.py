@@ -7,14 +7,13 @@ Not here    Finding the reasons (nearest, diff).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
-from ..observe.text import bytes_text, seconds_text, shows_text
-from .history import NEVER_STORED_TEXT
+from ..observe.text import ALONE, REASONS, bytes_text, seconds_text, shows_text
 
 _SHOWN = 5
 """Reasons that a log line names; an explanation names all."""
@@ -129,17 +128,17 @@ def _facts(stored: Stored) -> str:
 
 
 def _lines(reason: Reason) -> list[str]:
-    hint = HINTS[reason.kind]
-    return [f"  - {text_of(reason)}", *([f"      {hint}"] if hint else [])]
+    _row, _words, hint = REASONS[reason.kind]
+    return [f"  - {text_of(reason)}", f"      {hint}"]
 
 
 def text_of(reason: Reason) -> str:
     """Put one reason into words, on one line."""
     kind, name, old, new = reason.kind, reason.name, reason.old, reason.new
-    template = _ALONE.get(kind)
-    if template is not None:
-        return template.format(name=name, old=old, new=new)
-    subject = " ".join(filter(None, (WORDS[kind], name)))
+    words = REASONS[kind][1]
+    if kind in ALONE:
+        return words.format(name=name, new=new)
+    subject = " ".join(filter(None, (words, name)))
     if reason.where:
         subject += f" at {reason.where}"
     if old == new:
@@ -161,65 +160,3 @@ def summary(reasons: Sequence[Reason]) -> str:
     texts = [text_of(each) for each in reasons[:_SHOWN]]
     more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
     return "; ".join([*texts, *more])
-
-
-WORDS: Mapping[ReasonKind, str] = {
-    ReasonKind.SOURCE_CHANGED: "source",
-    ReasonKind.VALUE_CHANGED: "value of",
-    ReasonKind.HEADER_CHANGED: "header",
-    ReasonKind.HEADER_ANSWER: "__has_include of",
-    ReasonKind.HEADER_SEARCH: "folders searched for headers",
-    ReasonKind.TOOLKIT: "the toolkit's headers in",
-    ReasonKind.ENTRY: "kernel wanted, by",
-    ReasonKind.OPTIONS: "option",
-    ReasonKind.TARGET: "target",
-    ReasonKind.SIGNATURE: "signature",
-    ReasonKind.COMPILER: "compiler library",
-    ReasonKind.VERSION: "version of",
-    ReasonKind.ENVIRONMENT: "setting or variable",
-    ReasonKind.LINK_INPUT: "link input",
-    ReasonKind.COMPONENT: "component",
-    ReasonKind.DEPENDS: "",
-    ReasonKind.PLACE: "line table's",
-    ReasonKind.UNKNOWN: "something",
-}
-"""The words for the subject of each kind."""
-
-_ALONE: Mapping[ReasonKind, str] = {
-    ReasonKind.NEVER_STORED: NEVER_STORED_TEXT,
-    ReasonKind.OTHER_TARGETS: "{name} has it for other targets: {new}",
-    ReasonKind.EVICTED_OR_CLEARED: "it was stored before, and its entry is not there any more",
-    ReasonKind.DAMAGED: "its entry is damaged: {new}",
-    ReasonKind.HEADER_SHADOWED: "{name} is there now, and is found before the header that was read",
-    ReasonKind.MODE: "mode={new} does not look up entries",
-    ReasonKind.UNCACHEABLE: "it cannot be keyed: {new}",
-}
-
-HINTS: Mapping[ReasonKind, str] = {
-    ReasonKind.NEVER_STORED: "it is stored when it is compiled; .compile() does that ahead of the first launch",
-    ReasonKind.OTHER_TARGETS: "compile it for this target, too, where the bundle is made: warm_up(..., arch=[...])",
-    ReasonKind.EVICTED_OR_CLEARED: "if it was evicted, raise max_size_bytes or max_entries",
-    ReasonKind.DAMAGED: "nothing to do: the next compile replaces it; if this happens again, check the disk",
-    ReasonKind.SOURCE_CHANGED: "each source has its own entry; the old entry stays for the old source",
-    ReasonKind.VALUE_CHANGED: "Numba compiles the value into the code: pass it as an argument if it changes often",
-    ReasonKind.HEADER_CHANGED: "restore the header if the change was unintended",
-    ReasonKind.HEADER_SHADOWED: "remove that file, or change the order of include_dirs if the change was unintended",
-    ReasonKind.HEADER_ANSWER: "restore or remove that file if the change was unintended",
-    ReasonKind.HEADER_SEARCH: "keep include_dirs as they were; code that contains a path is reused only below it",
-    ReasonKind.TOOLKIT: "install the same cuda-toolkit and CCCL, or accept other compilers' code with toolchain='any'",
-    ReasonKind.ENTRY: "each kernel of a source has its own entry",
-    ReasonKind.OPTIONS: "each set of options has its own entry",
-    ReasonKind.TARGET: "compile ahead for each target with .compile(arch=...)",
-    ReasonKind.SIGNATURE: "each signature has its own entry; compile ahead with .compile(signature=...)",
-    ReasonKind.COMPILER: "install that build, or accept other compilers' code with toolchain='any'",
-    ReasonKind.VERSION: "pin the version, or accept other compilers' code with toolchain='any'",
-    ReasonKind.ENVIRONMENT: "set it as it was if the change was unintended",
-    ReasonKind.LINK_INPUT: "each link input has its own entry",
-    ReasonKind.COMPONENT: "each set of components has its own entry",
-    ReasonKind.DEPENDS: "you named it in depends=: leave it out if the code does not depend on it",
-    ReasonKind.PLACE: "lineinfo and debug put files and lines into the code: leave them out to share entries",
-    ReasonKind.MODE: "see docs/reference/settings.md",
-    ReasonKind.UNCACHEABLE: "see docs/keys.md for what cannot be captured",
-    ReasonKind.UNKNOWN: "nothing to do: the new entry records its components",
-}
-"""The hint for each kind."""

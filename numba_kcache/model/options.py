@@ -3,7 +3,7 @@
 Promise     An option that the kind of kernel does not take, or an invalid value, is an `OptionError` at
             decoration. Paths in the result are absolute.
 Not here    The flag of NVRTC or nvJitLink for an option (frontends.source.build), the form of options in a key
-            (frontends.source), and raw flags that are taken as they are (frontends.source.flags).
+            (frontends.source), and the effects of raw flags (flags).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import OptionError
 from . import CompileOptions
+from .flags import divided
 from .text import check_text, meant, plain
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
@@ -43,12 +44,6 @@ _REFUSED_FLAGS = {
     ),
 }
 """Flags that are refused, without their one or two dashes, and the reason."""
-
-_FOLDER_FLAGS = ("-I", "--include-path", "-include-path")
-
-_WITH_VALUES = ("-D", "-U", "-include", "-Xptxas", "--define-macro", "--undefine-macro", "--pre-include",
-                "--ptxas-options")  # fmt: skip
-"""Flags whose value may begin with a dash."""
 
 _WORDS_OF_OTHERS = {
     "enable_cooperative_groups": "write cooperative=True",
@@ -135,22 +130,18 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
 def _with_folders(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Take the folders of `-I` and the level of `-O` out of the raw flags, as the options that they stand for."""
     flags = given.get("options")
-    if not isinstance(flags, (list, tuple)):
+    if not isinstance(flags, (list, tuple)) or not all(isinstance(each, str) for each in flags):
         return given
-    rest: list[Any] = []
+    rest: list[str] = []
     folders: list[str] = []
     levels: list[int] = []
-    words = iter(flags)
-    for flag in words:
-        name, equals, value = flag.partition("=") if isinstance(flag, str) else ("", "", "")
-        if name in _FOLDER_FLAGS and (value := value or next(words, "")):
-            folders.append(value)
-        elif name[:2] == "-I" and name != "-I":
-            folders.append(flag[2:].strip())
-        elif re.fullmatch("-O[0-3]", name) and not equals:
-            levels.append(int(name[2]))
+    for elements, name, value in divided(flags):
+        if name in ("I", "include-path") and value:
+            folders.append(value.strip())
+        elif re.fullmatch("-O[0-3]", elements[0]):
+            levels.append(int(name[1]))
         else:
-            rest.append(flag)
+            rest += elements
     own = given.get("include_dirs") or ()
     is_list = isinstance(own, (list, tuple))
     found = {**given, "options": rest}
@@ -228,15 +219,15 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         flags = value.split() if isinstance(value, str) else [value]
         raise _refuse(name, value, "it is not a list of flags", f"write options={flags}")
-    before = ""
-    for flag in value:
-        is_value = before.startswith("-") and "=" not in before  # perhaps: NVRTC knows which flags take one
-        before_it, before = before, flag if isinstance(flag, str) else ""
-        if not isinstance(flag, str) or not (flag.startswith("-") or is_value):
-            raise _refuse(name, flag, "it is not an NVRTC flag", "flags begin with -: options=['--restrict']")
-        word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
-        why = "use link=" if re.match("-l(?!ineinfo)|-L", flag) else _REFUSED_FLAGS.get(word)
-        if why and not (is_value and (flag[:1] != "-" or before_it in _WITH_VALUES)):
+    words = [each for each in value if isinstance(each, str)]
+    wrong = [each for each in value if each not in words] + [
+        flag for (flag, *_), _name, _value in divided(words) if flag[:1] != "-"
+    ]
+    for each in wrong:
+        raise _refuse(name, each, "it is not an NVRTC flag", "flags begin with -: options=['--restrict', '-ftz=true']")
+    for (flag, *_), word, _value in divided(words):
+        why = "use link=" if re.match("-l(?!ineinfo)|-L", flag) else _REFUSED_FLAGS.get(word.split(" ")[0])
+        if why:
             raise _refuse(name, flag, "this flag is not accepted", why)
     return tuple(map(plain, value))
 

@@ -56,24 +56,69 @@ def entries_text(number: int) -> str:
 
 def reason_text(kind: str) -> str:
     """The words for a kind of reason for misses, alone in a row: `first compile`."""
-    return REASONS.get(kind, kind.replace("_", " "))
+    return REASONS[kind][0] if kind in REASONS else kind.replace("_", " ")
 
 
 REASONS = {
-    "never_stored": "first compile of the kernel", "other_targets": "a bundle has it for other targets",
-    "evicted_or_cleared": "its entry was evicted or cleared",
-    "damaged": "its entry is damaged", "source_changed": "the source changed",
-    "value_changed": "a global, default or closure variable changed", "header_changed": "a header changed",
-    "header_shadowed": "a new header is found first", "header_answer": "a __has_include has another answer",
-    "header_search": "the folders searched for headers changed", "toolkit": "the toolkit's headers changed",
-    "entry": "another kernel of the source", "options": "a compile option changed", "target": "another target",
-    "signature": "other argument types", "compiler": "another compiler build", "version": "another package version",
-    "environment": "a setting or variable changed", "link_input": "a linked file changed",
-    "component": "a component of get_or_build changed", "depends": "what depends= names changed",
-    "place": "the file or line of the kernel, kept for debuggers, changed", "mode": "the mode does not look up entries",
-    "uncacheable": "the kernel cannot be keyed", "unknown": "the stored entry does not tell",
+    "never_stored": ("first compile of the kernel", "nothing of this kernel was stored here before",
+        "it is stored when it is compiled; .compile() does that ahead of the first launch"),
+    "other_targets": ("a bundle has it for other targets", "{name} has it for other targets: {new}",
+        "compile it for this target, too, where the bundle is made: warm_up(..., arch=[...])"),
+    "evicted_or_cleared": ("its entry was evicted or cleared",
+        "it was stored before, and its entry is not there any more",
+        "if it was evicted, raise max_size_bytes or max_entries"),
+    "damaged": ("its entry is damaged", "its entry is damaged: {new}",
+        "nothing to do: the next compile replaces it; if this happens again, check the disk"),
+    "source_changed": ("the source changed", "source",
+        "each source has its own entry; the old entry stays for the old source"),
+    "value_changed": ("a global, default or closure variable changed", "value of",
+        "Numba compiles the value into the code: pass it as an argument if it changes often"),
+    "header_changed": ("a header changed", "header",
+        "restore the header if the change was unintended"),
+    "header_shadowed": ("a new header is found first",
+        "{name} is there now, and is found before the header that was read",
+        "remove that file, or change the order of include_dirs if the change was unintended"),
+    "header_answer": ("a __has_include has another answer", "__has_include of",
+        "restore or remove that file if the change was unintended"),
+    "header_search": ("the folders searched for headers changed", "folders searched for headers",
+        "keep include_dirs as they were; code that contains a path is reused only below it"),
+    "toolkit": ("the toolkit's headers changed", "the toolkit's headers in",
+        "install the same cuda-toolkit and CCCL, or accept other compilers' code with toolchain='any'"),
+    "entry": ("another kernel of the source", "kernel wanted, by",
+        "each kernel of a source has its own entry"),
+    "options": ("a compile option changed", "option",
+        "each set of options has its own entry"),
+    "target": ("another target", "target",
+        "compile ahead for each target with .compile(arch=...)"),
+    "signature": ("other argument types", "signature",
+        "each signature has its own entry; compile ahead with .compile(signature=...)"),
+    "compiler": ("another compiler build", "compiler library",
+        "install that build, or accept other compilers' code with toolchain='any'"),
+    "version": ("another package version", "version of",
+        "pin the version, or accept other compilers' code with toolchain='any'"),
+    "environment": ("a setting or variable changed", "setting or variable",
+        "set it as it was if the change was unintended"),
+    "link_input": ("a linked file changed", "link input",
+        "each link input has its own entry"),
+    "component": ("a component of get_or_build changed", "component",
+        "each set of components has its own entry"),
+    "depends": ("what depends= names changed", "",
+        "you named it in depends=: leave it out if the code does not depend on it"),
+    "place": ("the file or line of the kernel, kept for debuggers, changed", "line table's",
+        "lineinfo and debug put files and lines into the code: leave them out to share entries"),
+    "mode": ("the mode does not look up entries", "mode={new} does not look up entries",
+        "see docs/reference/settings.md"),
+    "uncacheable": ("the kernel cannot be keyed", "it cannot be keyed: {new}",
+        "see docs/keys.md for what cannot be captured"),
+    "unknown": ("the stored entry does not tell", "something",
+        "nothing to do: the new entry records its components"),
 }  # fmt: skip
-"""The words for each kind of reason. A test compares them with `ReasonKind`."""
+"""For each kind of reason the words for it in a row; for its subject, before the values that differ, or in `ALONE` the
+whole sentence; and the hint. A test compares the kinds with `ReasonKind`."""
+
+ALONE = frozenset((
+    "never_stored", "other_targets", "evicted_or_cleared", "damaged", "header_shadowed", "mode", "uncacheable",
+))  # fmt: skip
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -28,7 +28,7 @@ from ..settings import toolchain_surroundings
 Identified = tuple[dict[str, str | None], dict[str, str | None]]
 
 called = set[str]()
-"""Libraries that this process has called, or is about to call: `loaded.load_compilers` adds them."""
+"""Libraries that this process has called, or is about to call."""
 
 PACKAGES = {
     "numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"),
@@ -64,6 +64,19 @@ class Library(NamedTuple):
     path: str
     build: str
     stat: tuple[int, ...] = ()
+
+
+def load_compilers(names: Iterable[str]) -> bool:
+    """Have the bindings load these libraries, if installed, and remember those that are called from now on. Returns
+    False if this process had called each of them."""
+    names = tuple(names)
+    if called.issuperset(names):
+        return False
+    from . import loaded
+
+    called.update(loaded.load(names))
+    called.update(["nvrtc-builtins"] if "nvrtc" in called else [], ["libdevice"] if "nvvm" in called else [])
+    return True
 
 
 class Toolchain:

@@ -1,7 +1,7 @@
 """Load the compiler libraries, and identify them by the functions that this process calls.
 
 Promise     A library is the one whose code runs when the bindings call it, also if a process has two NVRTCs. Its
-            build is read from memory. Only `begin_loading` and `load_compilers` load anything.
+            build is read from memory. Only `begin_loading` and `load` load anything.
 Method      The bindings look a function up in the global scope of the process, else in the library that
             cuda.pathfinder gives them, which prefers one that is mapped under a known name. Once they have their
             function pointers they keep them, so these are read; before that, the same places are searched. dladdr finds
@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..keys import sha256
-from . import called
 from .locating import build_at, build_of, builtins_of
 
 if TYPE_CHECKING:
@@ -76,16 +75,14 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
             _mapping.append(thread)
 
 
-def load_compilers(names: Iterable[str]) -> bool:
-    """Have the bindings load these libraries, if installed; afterwards it is certain which compilers run. Returns False
-    if this process had called each of them."""
+def load(names: Iterable[str]) -> set[str]:
+    """Have the bindings load these libraries, if installed; afterwards it is certain which compilers run. Returns the
+    names of those that this process calls from now on."""
     while _mapping:
         _mapping.pop().join()
-    names = tuple(names)
-    if called.issuperset(names):
-        return False
     from ..waiting import imported  # here: a hit beside a mapped NVRTC loads nothing
 
+    called = set[str]()
     for name in names:
         if name == "nvrtc" and mapped_handle(name):
             called.add(name)  # it is called without the bindings (nvrtc)
@@ -93,8 +90,7 @@ def load_compilers(names: Iterable[str]) -> bool:
             with contextlib.suppress(Exception):  # its type depends on the bindings' version; a use reports the error
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
                 called.add(name)
-    called.update(["nvrtc-builtins"] if "nvrtc" in called else [], ["libdevice"] if "nvvm" in called else [])
-    return True
+    return called
 
 
 def loaded_library(name: str) -> tuple[str, str] | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.toolchain.loaded import called_handle, load_compilers
+from numba_kcache.toolchain import load_compilers
+from numba_kcache.toolchain.loaded import called_handle
 from tests.support.compiling import in_python
 
 PROGRAM = """

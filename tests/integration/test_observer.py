@@ -62,7 +62,8 @@ def test_forked_child_records_its_own_compiles(tmp_path: Path) -> None:
 PAGES = """
 import ctypes
 from numba_kcache.launch import native
-from numba_kcache.toolchain.loaded import load_compilers, called_library
+from numba_kcache.toolchain import load_compilers
+from numba_kcache.toolchain.loaded import called_library
 
 def pages():
     with open("/proc/self/maps") as maps:

@@ -22,7 +22,7 @@ class KernelCacheBackend(abc.ABC):
 CODE = """
 import hashlib, os, tempfile
 from cupy.cuda._compiler_cache import KernelCacheBackend
-from numba_kcache.toolchain.loaded import load_compilers
+from numba_kcache.toolchain import load_compilers
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 class Own(KernelCacheBackend):

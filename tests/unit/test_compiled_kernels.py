@@ -98,6 +98,16 @@ def test_macro_made_kernel_has_its_types() -> None:
 
 
 @pytest.mark.parametrize(
+    "scope", ["namespace n {", "namespace n { namespace m {", "namespace n::m { inline namespace v {", "namespace {"]
+)
+def test_c_kernel_in_a_namespace_has_its_types(scope: str) -> None:
+    """Its symbol has no namespace; the compiler finds it in those of the text."""
+    source = f'{scope} extern "C" __global__ void k(float a, const int *b) {{}} {"}" * scope.count("{")}'
+
+    assert [each.code for each in build(source).kernels[0].parameters] == ["f4", "*ki4"]
+
+
+@pytest.mark.parametrize(
     ("source", "name", "guess", "says"),
     [
         (TWO, None, None, r"cannot choose a kernel in tests\.kernel: the source has (first, second|second, first)"),

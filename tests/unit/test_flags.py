@@ -10,9 +10,9 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning, OptionError, UncacheableError
-from numba_kcache.frontends.source.flags import read_flags
 from numba_kcache.model import Event, EventKind
 from numba_kcache.model.cubin import is_relocatable
+from numba_kcache.model.flags import read_flags
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY
 from tests.support.keying import key_of, request_of
@@ -43,7 +43,7 @@ NOT_UNDERSTOOD: tuple[tuple[str, ...], ...] = (
     ("--no-such-flag",), ("-Xnvvm=-O3",), ("-uumn",), ("--tile-only",), ("-restrict-ewp",), ("--restrict=true",),
     ("-Xptxas=--apply-controls=f",), ("-Xptxas=-knob=1",), ("-Xptxas", "--tool-name=x"), ("-Xptxas=-o", "-Xptxas=out"),
     ("-split-compile=0",), ("--split-compile", "0"), ("-Xptxas=--split-compile=0",), ("-D",), ("-include",),
-    ("--restrict", "x"), ("-Xptxas",), ("-Xptxas=--options-file=o",), ("-Xptxas=-optf=o",),
+    ("-Xptxas",), ("-Xptxas=--options-file=o",), ("-Xptxas=-optf=o",),
     ("-Xptxas", "--options-file=o"), ("-Xptxas=-optf", "-Xptxas=o"),
 )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_vouched_flag_hides_no_other(tmp_path: Path) -> None:
 
 def test_value_without_a_flag_is_refused() -> None:
     """An element without a dash is a value of the one before it, or none."""
-    for flags in (["x"], ["-ftz=true", "x"], ["-D", "A", "b"]):
+    for flags in (["x"], ["-ftz=true", "x"], ["-D", "A", "b"], ["--restrict", "x"], ["--no-such", "x"]):
         with pytest.raises(OptionError, match="it is not an NVRTC flag"):
             request_of(SAXPY, options=flags)
 
@@ -179,7 +179,7 @@ def test_folder_of_line_tables_is_the_one_that_nvrtc_writes(
 @pytest.mark.parametrize("name", ["real", "link", "elsewhere"])
 def test_folder_is_what_the_code_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The keyed folder is compared with the one in code compiled with -G."""
-    from numba_kcache.frontends.source.flags import working_folder
+    from numba_kcache.frontends.source.surroundings import working_folder
 
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

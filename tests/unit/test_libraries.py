@@ -228,7 +228,7 @@ def test_builtins_are_those_beside_nvrtc(real: dict[str, Library]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> None:
     """A library that was called has the same build as the file that it was mapped from."""
-    loaded.load_compilers(NAMES)
+    libraries.load_compilers(NAMES)
 
     path = os.path.realpath(real[name].path)
     assert loaded.loaded_library(name) == (path, locating.build_of(path))
@@ -236,7 +236,7 @@ def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> N
 
 def test_library_that_is_called_is_found_each_time() -> None:
     """The builtins count with NVRTC; a search that failed under one name does not make later searches fail."""
-    loaded.load_compilers(("nvrtc",))
+    libraries.load_compilers(("nvrtc",))
 
     assert {"nvrtc", "nvrtc-builtins"} <= libraries.called
     assert len({loaded.loaded_library("nvrtc") for _ in range(3)} - {None}) == 1
@@ -282,7 +282,7 @@ def test_compilers_are_loaded_when_the_thread_that_maps_them_is_through(monkeypa
         patch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(dlopen=dlopen))
         patch.setattr(threading, "Thread", Noted)
         loaded.begin_loading(("nvrtc",), lambda name: Library(name, "/nowhere/libnvrtc.so", "build", ()))
-    loaded.load_compilers(())
+    loaded.load(())
     was_done = bool(was_mapped)
     may_end.set()
 

@@ -11,11 +11,12 @@ from numba_kcache.explanation.diff import compare as compare_with
 from numba_kcache.explanation.diff import kind_of, with_line
 from numba_kcache.explanation.history import KINDS as COMMON_KINDS
 from numba_kcache.explanation.history import ComponentRecord
-from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
+from numba_kcache.explanation.text import Explanation, Stored, summary, text_of
 from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.keys import component
 from numba_kcache.model import Origin
 from numba_kcache.model.reason import Reason, ReasonKind
+from numba_kcache.observe.text import REASONS
 
 LONG = "x" * 5000
 
@@ -180,7 +181,7 @@ def test_each_kind_has_words_and_a_next_step(kind: ReasonKind) -> None:
         assert told
         assert "\n" not in told
         assert "None" not in told or new is None
-    assert HINTS[kind]
+    assert REASONS[kind][2]
 
 
 def test_words_say_old_new_and_place() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from numba_kcache.errors import OptionError
 from numba_kcache.frontends import cached_kernel
-from numba_kcache.frontends.source import define_text, returns_source
-from numba_kcache.frontends.source.inputs import define_path, read_link_inputs
+from numba_kcache.frontends.source import define_path, define_text, returns_source
+from numba_kcache.frontends.source.inputs import read_link_inputs
 from numba_kcache.model import FILE_WORDS
 from numba_kcache.model.text import decoded
 from tests.support.compiling import EMPTY, compiled
@@ -331,7 +331,7 @@ def test_path_that_is_no_source(tmp_path: Path, name: str, says: str) -> None:
 
 def test_file_that_is_no_text_is_refused_at_first_use(tmp_path: Path) -> None:
     """The file has a NUL, at which the compiler would stop, or was removed: the error names it."""
-    (tmp_path / "k.cu").write_bytes(b"int a;\n\0")
+    (tmp_path / "k.cu").write_bytes(b"int a;\n\0 ")
     kernel = cached_kernel(tmp_path / "k.cu")
     with pytest.raises(OptionError, match=r"cannot use .*k\.cu"):
         kernel.compile("sm_90")

@@ -4,7 +4,7 @@ Promise     A function that returns source is recognised by its annotation and c
             An invalid option is an `OptionError` at decoration. Relative paths start from the folder of the file that
             defines the kernel. A request's components contain everything that can change its code; an input that cannot
             be captured makes the request uncacheable, with the reason. Nothing is compiled here.
-Not here    Sources in files (inputs), kernels in Python (frontends.numba), compile options (model.options), and what a
+Not here    Kernels in Python (frontends.numba), compile options (model.options), and what a
             source includes (headers).
 """
 
@@ -40,6 +40,8 @@ from ...toolchain import Toolchain
 from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...headers.roots import HeaderSearch
     from ...toolchain import Toolchain
     from .inputs import Depends
@@ -81,7 +83,7 @@ def source_request(
     is_plain = is_plain and not ("##" in text or "%:%:" in text)
     given = None
     if options.flags:
-        from .flags import read_flags
+        from ...model.flags import read_flags
 
         given = read_flags(options.flags)
     is_linked = is_linked or (given is not None and given.is_relocatable)
@@ -324,7 +326,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
             return returned
         from .inputs import checked_source
 
-        return checked_source(returned, label, kind or "cuda")
+        return checked_source(returned, label)
 
     return Source(
         kind or "cuda",
@@ -362,7 +364,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     if type(text) is not str or "\0" in text or not text.isascii():
         from .inputs import decode_source
 
-        text = decode_source(text, label, kind)
+        text = decode_source(text, label)
     if kind and kind not in TEXTS:
         raise OptionError(f"cannot use a str as {kind}", "that is bytes", "pass bytes or pathlib.Path(...)")
     stripped = text.strip()
@@ -371,6 +373,47 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     source = text
     known = kind or ("ptx" if is_ptx(text) else "cuda")
     return Source(known, label, "", None, Origin(path, 1), base_dir, lambda: source)
+
+
+def define_path(path: Path, kind: str | None, depth: int) -> Source:
+    """Define a source in its own file; a relative path refers to the folder of the caller, `depth` frames up.
+
+    Raises:
+        OptionError: The file does not exist, or its suffix is not that of a source.
+    """
+    known = kind or PATH_KINDS.get(path.suffix)
+    if known is None:
+        raise OptionError(
+            f"cannot use {path.name!r} as a source",
+            f"{path.suffix or 'no suffix'} is not one of {', '.join(PATH_KINDS)}",
+            'rename it, or say what it is: kind="cuda"',
+        )
+    caller = sys._getframe(depth).f_code.co_filename
+    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else working_directory()
+    full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+    if not os.path.isfile(full):
+        raise OptionError(
+            f"cannot use {str(path)!r} as a source",
+            f"there is no file {full}",
+            f"relative paths start where the kernel is defined: {base}",
+        )
+
+    def text() -> str | bytes:
+        try:
+            with open(full, "rb") as file:
+                content = file.read()
+            if known not in TEXTS:
+                return content
+            from .inputs import decode_source
+
+            return decode_source(content, path.name)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OptionError(
+                f"cannot use {full!r} as a source", why, "put the file back, or correct the path"
+            ) from None
+
+    return Source(known, path.name, "", path.stem, Origin(full, 1, is_whole_file=True), os.path.dirname(full), text)
 
 
 def is_ptx(text: str) -> bool:
@@ -612,8 +655,6 @@ def source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
         from pathlib import Path
 
         if isinstance(thing, Path):
-            from .inputs import define_path
-
             return define_path(thing, kind, depth + 1)
     if not callable(thing) or not hasattr(thing, "__code__"):
         return None

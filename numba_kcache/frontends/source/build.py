@@ -23,7 +23,7 @@ from ...model.cubin import cubin_in_fatbin, is_relocatable, read_cubin
 from ...model.text import decoded, encoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
-from .declarations import Declaration, declarations, named_in_code
+from .declarations import Declaration, declarations
 from .kernels import choose_kernel, describe_kernel, own_name
 from .prototype import OWN, SIGNATURE, Probe, make_probe
 
@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
 
     Args:
         result: The code, and symbols by name expression.
-        types: Mangled names that contain types, as `prototype.Probe.types` returns them.
+        types: Mangled names that contain types, as `prototype.Probe.types` returns them; "" if NVRTC rejected the name.
         declared: Declarations found in the text.
         refusal: NVRTC's message for one of the user's names that it rejected; "" for none.
     """
@@ -136,11 +136,11 @@ def _compile(request: SourceInput, toolkit_dirs: Sequence[str]) -> tuple[str | N
     """Compile the source. Returns the entry's name, if it is known already, and the code."""
     declared = declarations(request.source)
     kernels = [each for each in declared if each.is_kernel]
-    names = list(dict.fromkeys(each.own_name for each in kernels))
+    names = list(dict.fromkeys(each.name for each in kernels))
     wanted = request.name
     if wanted is None:
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    types_wanted = [each for each in kernels if each.has_c_name and wanted in (None, each.own_name, each.name)]
+    types_wanted = [each for each in kernels if each.has_c_name and wanted in (None, each.name)]
     compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted([wanted], declared), types_wanted)
     if compiled.refusal and "<" in (wanted or ""):
         raise EntryError(
@@ -153,8 +153,8 @@ def _compile(request: SourceInput, toolkit_dirs: Sequence[str]) -> tuple[str | N
 
 def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration]) -> list[str]:
     """Choose the names whose symbols NVRTC must report: template instances, and names without a declaration found."""
-    known = {name for each in declared if each.is_kernel for name in (each.name, each.own_name)}
-    return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
+    known = {each.name for each in declared if each.is_kernel}
+    return [each for each in names if each and not (each.startswith("_Z") or each.rpartition("::")[2] in known)]
 
 
 def compile_asking(
@@ -196,11 +196,16 @@ def compile_asking(
         from .refusals import no_signature
 
         raise no_signature(request, first.log)
+    rejected = probe.asked.keys() - current.asked.keys()  # they are not asked about again
+    types = {**dict.fromkeys(rejected, ""), **current.types(result.lowered)}
     if set(probe.names) <= set(current.names):
-        return Compiled(result, current.types(result.lowered), declared)
+        return Compiled(result, types, declared)
     from ...toolchain.diagnostics import summary
 
-    return Compiled(result, current.types(result.lowered), declared, summary(first.log))
+    return Compiled(result, types, declared, summary(first.log))
+
+
+_SCOPE = r"\bnamespace\s+(\w+(?:\s*::\s*\w+)*)\s*\{"
 
 
 def types_of_unseen(
@@ -220,12 +225,13 @@ def types_of_unseen(
         kernels: Symbols of kernels in the code.
         variables: Names of variables in the code.
     """
-    known = {*compiled.types, *(name for each in compiled.declared for name in (each.own_name, each.name))}
-    unseen = [named_in_code(each, is_kernel=True) for each in kernels if each not in known and each[:2] != "_Z"]
-    unseen += [named_in_code(each, is_kernel=False) for each in variables if each not in known]
+    symbols = [each for each in kernels if each not in compiled.types and each[:2] != "_Z"]
+    unseen = [Declaration(each) for each in symbols]
+    unseen += [Declaration(each, is_kernel=False) for each in variables if each not in compiled.types]
     if not unseen or request.kind != "cuda":
         return compiled.types
-    probe = make_probe((), unseen)
+    is_scoped = any(each.name in symbols for each in compiled.declared)  # it is in no global scope
+    probe = make_probe((), unseen, scopes=re.findall(_SCOPE, request.source) if is_scoped else ())
     flags = [*nvrtc_flags(request, toolkit_dirs), "--fdevice-syntax-only"]
     while probe.expressions:
         result = run_nvrtc(request.source + probe.text, program_name(request), flags, (), probe.expressions)

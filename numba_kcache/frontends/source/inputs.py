@@ -1,64 +1,21 @@
-"""Read inputs that few source kernels have: source files, `link=`, `depends=`, and text to decode.
+"""Read inputs that few source kernels have: `link=`, `depends=`, and text to decode.
 
-Not here    Sources that are functions or text (source), and the headers that a source includes (surroundings, headers).
+Not here    Sources (source), and the headers that a source includes (surroundings, headers).
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...errors import OptionError, why_of
 from ...keys import Plain, encode, sha256
-from ...model import LinkInput, Origin
+from ...model import LinkInput
 from ...model.text import check_text, decoded, plain
-from ...settings import working_directory
-from . import PATH_KINDS, TEXTS, Source, is_ptx
 
 
-def define_path(path: Path, kind: str | None, depth: int) -> Source:
-    """Define a source in its own file; a relative path refers to the folder of the caller, `depth` frames up.
-
-    Raises:
-        OptionError: The file does not exist, or its suffix is not that of a source.
-    """
-    known = kind or PATH_KINDS.get(path.suffix)
-    if known is None:
-        raise OptionError(
-            f"cannot use {path.name!r} as a source",
-            f"{path.suffix or 'no suffix'} is not one of {', '.join(PATH_KINDS)}",
-            'rename it, or say what it is: kind="cuda"',
-        )
-    caller = sys._getframe(depth).f_code.co_filename
-    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else working_directory()
-    full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
-    if not os.path.isfile(full):
-        raise OptionError(
-            f"cannot use {str(path)!r} as a source",
-            f"there is no file {full}",
-            f"relative paths start where the kernel is defined: {base}",
-        )
-
-    def text() -> str | bytes:
-        try:
-            if known not in TEXTS:
-                with open(full, "rb") as code:
-                    return code.read()
-            with open(full, "rb") as file:
-                return decode_source(file.read(), path.name, known)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise OptionError(
-                f"cannot use {full!r} as a source", why, "put the file back, or correct the path"
-            ) from None
-
-    return Source(known, path.name, "", path.stem, Origin(full, 1, is_whole_file=True), os.path.dirname(full), text)
-
-
-def checked_source(returned: Any, label: str, kind: str) -> str:
+def checked_source(returned: Any, label: str) -> str:
     """Check what the user's function returned as its source, and decode it if need be.
 
     Raises:
@@ -70,18 +27,16 @@ def checked_source(returned: Any, label: str, kind: str) -> str:
             f"it returned {'nothing' if returned is None else f'a value of type {type(returned).__name__}'}, not str",
             "end it with `return` and the CUDA C++ source as text",
         )
-    return decode_source(returned, label, kind)
+    return decode_source(returned, label)
 
 
-def decode_source(text: str | bytes, label: str, kind: str | None) -> str:
-    """Decode bytes, drop the NULs with which compilers end PTX, and refuse text that no compiler can read.
+def decode_source(text: str | bytes, label: str) -> str:
+    """Decode bytes, drop the NULs at the end, as compilers write behind PTX, and refuse text that no compiler can read.
 
     Raises:
         OptionError: The text contains a NUL, or a lone surrogate that represents no byte.
     """
-    letters = decoded(text) if isinstance(text, bytes) else plain(text)
-    if kind == "ptx" or (kind is None and is_ptx(letters)):
-        letters = letters.rstrip("\0")
+    letters = (decoded(text) if isinstance(text, bytes) else plain(text)).rstrip("\0")
     check_text(letters, f"the source of {label}", is_decoded=isinstance(text, bytes))
     return letters
 

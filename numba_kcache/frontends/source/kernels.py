@@ -9,7 +9,6 @@ Method      The cubin lists the kernels that exist. The text is scanned only to 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, OptionError
@@ -18,21 +17,10 @@ from ...model.cubin import Cubin, CubinKernel
 from .declarations import Declaration, declarations
 from .prototype import SIGNATURE, kernel_name, read_parameters
 
-_ATTRIBUTE = r"\[\[.*?\]\]|\b(?:alignas|__align__)\s*\([^()]*\)"
-_QUALIFIERS = (
-    "const", "volatile", "__restrict__", "__restrict", "__grid_constant__", "struct", "class", "enum", "typename",
-)  # fmt: skip
-_QUALIFIER = rf"\b(?:{'|'.join(_QUALIFIERS)})\b"
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ *&")
-"""Characters of a declaration whose name is its last word."""
-
-_NAMED = r"[\w>*&]\s*(?<![\w:])([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\Z"
-_TYPE_WORDS = frozenset(("int", "long", "short", "char", "unsigned", "signed", "float", "double", "bool", "void"))
-
 
 def kernels_in(source: str) -> tuple[str, ...]:
     """Names that the text declares as `__global__`, without namespaces, including those declared by its macros."""
-    return tuple(dict.fromkeys(each.own_name for each in declarations(source) if each.is_kernel))
+    return tuple(dict.fromkeys(each.name for each in declarations(source) if each.is_kernel))
 
 
 def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) -> tuple[str, ...]:
@@ -46,10 +34,8 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
     Returns:
         A name for each; "" if it has none, if a macro writes one of its declarations, or if declarations disagree.
     """
-    lists = [each.parameters for each in declared if each.is_kernel and each.own_name == kernel]
-    columns = zip(
-        *([_own_name(each) for each in found] for found in lists if found and len(found) == count), strict=True
-    )
+    lists = [each.parameters for each in declared if each.is_kernel and each.name == kernel]
+    columns = zip(*(names for names in lists if names and len(names) == count), strict=True)
     agreed = [names - {""} for names in map(set, columns)] if None not in lists else []
     return tuple(min(names) if len(names) == 1 else "" for names in agreed) or ("",) * count
 
@@ -65,18 +51,6 @@ def with_names(artifact: Artifact, texts: Iterable[bytes]) -> Artifact:
         return compiled._replace(parameters=tuple(each._replace(name=name) for each, name in pairs))
 
     return artifact._replace(kernels=tuple(map(named, artifact.kernels)))
-
-
-def _own_name(declaration: str) -> str:
-    """The name in one parameter's declaration; "" if it has none."""
-    if set(declaration) <= _PLAIN:  # most are: to compile the patterns takes half a millisecond
-        words = declaration.replace("*", " * ").replace("&", " & ").split()
-        words = [each for each in words if each not in _QUALIFIERS]
-        name = words[-1] if len(words) > 1 else ""
-        return name if name.isidentifier() and name not in _TYPE_WORDS else ""
-    bare = re.sub(_QUALIFIER, " ", re.sub(_ATTRIBUTE, " ", declaration.partition("=")[0])).strip()
-    named = re.search(_NAMED, bare)
-    return named[1] if named and named[1] not in _TYPE_WORDS else ""
 
 
 def own_name(symbol: str) -> str:
@@ -182,7 +156,7 @@ def describe_kernel(
     """
     name = wanted or kernel_name(kernel.symbol)
     mangled = types.get(name) or types.get(kernel.symbol)
-    if mangled is None and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
+    if not mangled and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
         mangled = kernel.symbol
     parameters, typed = read_parameters(mangled, kernel.parameters)
     signature = types.get(SIGNATURE)

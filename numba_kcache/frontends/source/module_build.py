@@ -93,7 +93,7 @@ def _compile(request: SourceInput, module: ModuleKernels, toolkit_dirs: Sequence
     compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted(module.names, declared), types_wanted)
     instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
     if compiled.refusal and instances:
-        names = dict.fromkeys(each.own_name for each in declared if each.is_kernel)
+        names = dict.fromkeys(each.name for each in declared if each.is_kernel)
         raise EntryError(
             f"cannot instantiate {', '.join(map(repr, instances))} of {request.label}",
             compiled.refusal,

@@ -7,8 +7,9 @@ Promise     The reported types are those that the compiler resolved, typedefs an
 Method      A template (the probe) is declared after the source, and never defined: the name expression
             `PROBE<decltype(ENTRY)>` makes NVRTC mangle ENTRY's type into a lowered name, and emits no code. `extern
             "C"` kernels and variables have no types in their own symbols, so this is the only way to get them. A name
-            that the source may not have is also declared in a namespace of this package, made visible by a
-            using-directive: the compiler finds that declaration only if the source has none, and its type shows it.
+            that the source may not have in the global scope is also declared in a namespace of this package, made
+            visible by a using-directive: the compiler finds that declaration only if the source has none, and its type
+            shows it.
             Names are parsed with itanium_demangler. A variable template, and a definition of the function, were tried
             and dropped: they put their own symbols into the code.
 Source      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
@@ -66,14 +67,14 @@ class Probe(NamedTuple):
 
     Args:
         names: The user's name expressions: for their symbols, and to instantiate templates.
-        asked: Name expressions whose lowered name contains a type, by the name of an instance, a kernel's symbol, or
-            the name of a variable.
-        declared: Declarations to append to the source.
+        asked: Name expressions whose lowered name contains a type, by the name of an instance, a kernel, or a variable.
+        context: Declarations to append to the source. Each line contains a name of this package, which distinguishes
+            NVRTC's messages about it from others.
     """
 
     names: tuple[str, ...] = ()
     asked: Mapping[str, str] = {}
-    declared: tuple[Declaration, ...] = ()
+    context: tuple[str, ...] = ()
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -82,64 +83,58 @@ class Probe(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Text to append to the source; two newlines first, since its last line may end in a backslash or a comment.
-
-        Each line contains a name of this package, which distinguishes NVRTC's messages about it from others.
-        """
-        if not self.asked:
-            return ""
-        lines = ["", "", f"template<class> __global__ void {PROBE}();"]
-        scopes: dict[tuple[str, ...], list[str]] = {}
-        for each in self.declared:
-            scopes.setdefault(each.scope, []).append(each.own_name)
-        for number, (scope, names) in enumerate(scopes.items()):
-            absent = f"{_ABSENT}_{number}"
-            opened = "".join(f"namespace {name} {{ " for name in scope)
-            lines.append(f"namespace {absent} {{ enum absent {{ {', '.join(dict.fromkeys(names))} }}; }}")
-            lines.append(f"{opened}using namespace ::{absent};{' }' * len(scope)}")
-        return "\n".join(lines) + "\n"
+        """Text to append to the source; two newlines first, since its last line may end in a backslash or a comment."""
+        return (
+            "\n".join(("", "", f"template<class> __global__ void {PROBE}();", *self.context, "")) if self.asked else ""
+        )
 
     def types(self, lowered: Mapping[str, str]) -> dict[str, str]:
-        """The mangled names that contain a type, by instance, symbol or variable."""
+        """The mangled names that contain a type, by instance, kernel or variable."""
         found = {of: lowered.get(expression, "") for of, expression in self.asked.items()}
         return {of: name for of, name in found.items() if name and _ABSENT not in name}
 
     def without(self, log: str) -> Probe:
         """Make a probe without the name expressions that NVRTC's log rejects."""
         refused = {each.strip() for each in re.findall(r"#pragma nv_mangled_name (.*)", log)}
-        return Probe(
-            tuple(each for each in self.names if each not in refused),
-            {of: each for of, each in self.asked.items() if each not in refused},
-            tuple(each for each in self.declared if _expression(each) not in refused),
+        return self._replace(
+            names=tuple(each for each in self.names if each not in refused),
+            asked={of: each for of, each in self.asked.items() if each not in refused},
         )
 
 
-def make_probe(names: Iterable[str], declared: Iterable[Declaration], *, signature: str | None = None) -> Probe:
+def make_probe(
+    names: Iterable[str],
+    declared: Iterable[Declaration],
+    *,
+    signature: str | None = None,
+    scopes: Sequence[str] | None = None,
+) -> Probe:
     """Make a probe for the symbols of these names, and for the types of instances among them and of declarations.
 
     Args:
         names: The user's name expressions.
         declared: Variables, and kernels whose symbol does not contain their types.
         signature: Types of a function's parameters, whose mangled form is returned under the key `SIGNATURE`.
+        scopes: Namespaces that may contain the declarations, all of which exist; None if some may not exist.
     """
     names = tuple(dict.fromkeys(names))
-    asked: dict[str, str] = {}
-    wanted = tuple(dict.fromkeys(each for each in declared if not each.is_template))
-    asked |= {name: f"{PROBE}<decltype({name})>" for name in names}
-    asked |= {each.own_name if each.has_c_name else each.name: _expression(each) for each in wanted}
+    asked = {name: f"{PROBE}<decltype({name})>" for name in names}
+    for each in declared:
+        if not each.is_template:
+            # a variable has two parentheses: decltype fails on managed ones with one, and the type is then a reference
+            asked[each.name] = f"{PROBE}<decltype({f'::{each.name}' if each.is_kernel else f'(::{each.name})'})>"
+    context = tuple(f"using namespace {each}; // {OWN}" for each in scopes or ())
+    if scopes is None and (found := asked.keys() - names):
+        enum = f"enum absent {{ {', '.join(sorted(found))} }};"
+        # by way of the unnamed namespace, whose names come first
+        context = f"namespace {_ABSENT} {{ {enum} }}", f"namespace {{ using namespace ::{_ABSENT}; }}"
     if signature is not None:
         asked[SIGNATURE] = f"{PROBE}<void({signature})>"
-    return Probe(names, asked, wanted)
+    return Probe(names, asked, context)
 
 
 SIGNATURE = "signature="
 """Key of the type of the user's signature."""
-
-
-def _expression(declared: Declaration) -> str:
-    """The expression for a declaration's type. A variable has two parentheses, since decltype fails on managed
-    variables with one: the type is then a reference."""
-    return f"{PROBE}<decltype({f'::{declared.name}' if declared.is_kernel else f'(::{declared.name})'})>"
 
 
 def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> tuple[tuple[Parameter, ...], bool]:

@@ -17,10 +17,11 @@ from ...headers.words import has_line_directive
 from ...keys import Plain
 from ...model import DEBUG_FLAGS, Artifact, CompileOptions, LinkInput
 from ...model.text import encoded
+from ...settings import variables, working_directory
 
 if TYPE_CHECKING:
+    from ...model.flags import RawFlags
     from . import Source
-    from .flags import RawFlags
 
 
 def header_search(
@@ -81,7 +82,6 @@ def line_inputs(
     debug information and LTO-IR, which always contain it.
     """
     from ...toolchain.diagnostics import first_line
-    from .flags import working_folder
 
     start = first_line(text, source.origin)
     path = "" if source.origin.is_cell else source.origin.path
@@ -93,3 +93,15 @@ def line_inputs(
     return (
         found if is_absolute and is_plain and (not link or (asks_files and are_plain)) else (*found, working_folder())
     )
+
+
+def working_folder() -> str:
+    """Return the folder that NVRTC puts before relative paths in line tables: $PWD if that is the working directory.
+
+    Source: LLVM, `sys::fs::current_path`: PWD, if it leads to the folder that this process is in.
+    """
+    named = variables(("PWD",)).get("PWD", "")
+    with contextlib.suppress(OSError, ValueError):
+        if os.path.isabs(named) and os.path.samestat(os.stat(named), os.stat(".")):
+            return named
+    return working_directory()
