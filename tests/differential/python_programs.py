@@ -100,7 +100,7 @@ TERMS = {
     "math": Term("math.exp(t) * {v}.0", patches=(("math", "exp", "math.sin", None), ("math", "exp", "math.expm1", None))),
     "math constant": Term("math.pi * {v}.0", patches=(("math", "pi", "3.5", None), ("math", "pi", "np.float64({w})", None))),
     "operator": Term("operator.add(t, {v}.0)", patches=(("operator", "add", "operator.sub", None), ("operator", "add", "operator.mul", None))),
-    "cuda": Term("cuda.popc(i + {v})", patches=(("numba.cuda", "popc", "cuda.clz", None), ("numba.cuda", "popc", "cuda.brev", None))),
+    "cuda": Term("cuda.popc(i + {v}) * cuda.float32(t)", patches=(("numba.cuda", "float32", "cuda.float64", None),)),
     "imported math": Term("P{n}(t + {v}.0)", main="P{n} = math.exp\n", patches=(("main", "P{n}", "math.floor", None),)),
     "built-in": Term("abs(t - {v}.0)", patches=(("main", "abs", "math.sqrt", None),)),
     "overload": Term(

@@ -222,6 +222,17 @@ def test_function_of_python_that_was_replaced_is_not_registered_in_place_of_anot
     assert [each["misses"] for each in (*found, alone)] == [1, 0, 1, 1]
 
 
+def test_function_of_python_that_was_replaced_after_a_hit_is_not_registered_either(tmp_path: Path) -> None:
+    """Numba registers code at its first compile: after a hit, that is later than the program expects."""
+    said(programs.REPLACED, tmp_path)
+
+    light, real = said(programs.REPLACED, tmp_path, ADDED="2"), said(programs.REPLACED, tmp_path, ADDED="3", REAL="1")
+
+    assert [(each["hits"], each["misses"]) for each in (light, real)] == [(1, 1), (1, 1)]
+    assert "0d4000000000000000" in light["code"]
+    assert "0d4008000000000000" in real["code"]
+
+
 def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")

@@ -571,3 +571,27 @@ say(is_sum="0d4035000000000000" in "".join(kernel.ptx().values()))
 """
 )
 """A function of Python that is replaced after the import of `cuda`, while Numba's is imported."""
+
+REPLACED = (
+    START
+    + """
+import operator
+
+@jit
+def first(x, out):
+    out[0] = x[0] + 21.0
+
+ADDED = float(os.environ.get("ADDED", "1"))
+
+@jit
+def second(x, out):
+    out[0] = x[0] + ADDED
+
+KERNELS = [first, second]
+first[1, 64](Memory(typestr="<f8"), Memory(typestr="<f8"))
+operator.add = operator.sub
+second[1, 64](Memory(typestr="<f8"), Memory(typestr="<f8"))
+say(code="".join(second.ptx().values()))
+"""
+)
+"""A function of Python that is replaced after the first launch, at which Numba by itself would have compiled."""

@@ -38,7 +38,7 @@ from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter,
 from ...model.cubin import read_cubin
 from .configuration import Registration
 from .flavour import Flavour, gathered, is_a, on_device, surface
-from .value import Trust
+from .value import Trust, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
@@ -362,7 +362,8 @@ def compiler(flavour: Flavour) -> SimpleNamespace:
         ToolchainMissingError: The Numba is not installed, or of an unsupported version.
     """
     home = flavour.home
-    found = gathered(flavour, ((f"{home}.cudadrv.libs", "get_cudalib"), *flavour.compiler_parts))
+    with unreplaced():
+        found = gathered(flavour, ((f"{home}.cudadrv.libs", "get_cudalib"), *flavour.compiler_parts))
     vars(found).update(vars(surface(flavour)))
     for name, wanted in flavour.parameters:
         lacking = {*wanted.split()} - {*signature(getattr(found, name)).parameters}
@@ -396,7 +397,7 @@ def assumed_device(flavour: Flavour, cc: tuple[Any, ...]) -> Iterator[None]:
         for owner, name, real in places:
             setattr(owner, name, current(real))
         try:
-            with uncollected():
+            with uncollected(), unreplaced():
                 part.fill_registries()
             yield
         finally:

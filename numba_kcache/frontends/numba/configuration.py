@@ -20,7 +20,7 @@ from typing import Any
 from ...keys import Plain
 from ...model import NamedTuple
 from ...settings import variables_starting
-from .value import Trust
+from .value import RefusedByName, Trust
 
 _STARTS = "NUMBA_", "LLVMLITE_"
 
@@ -120,13 +120,18 @@ _PARTS = {
 """The attribute with the function inside an object that a module or class may have in its place."""
 
 
-def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
+def replaced(modules: Iterable[str], named: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
     """List what replaces a function or class in those of these modules that are loaded, with its full name: a Python
-    function, or an object that cannot be read."""
+    function, or an object that cannot be read.
+
+    Raises:
+        RefusedByName: A name in one of the modules `named` is that of another object of the compiler. It reads these
+            names when it fills its registries, so that its code depends on the time of its first compile.
+    """
     found, known_files = list[tuple[str, Any]](), dict[str, bool]()
     tops = {each.partition(".")[0] for each in trust.packages} | _OTHERS
     own_folders = (*trust.folders, "<frozen ", _OWN)
-    for own in modules:
+    for own in (*modules, *named):
         module = sys.modules.get(own)
         known = _sound.get(own)
         if module is None or (known and known[0][0] is module.__dict__ and all([*a.values()] == b for a, b in known)):
@@ -134,7 +139,14 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
         types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
         here = list[tuple[str, Any]]()
-        for place, space in spaces:
+        for place, space in spaces if own in named else ():
+            for name, value in space.items():
+                path = f"{place}.{name}"[len(own) + 1 :]
+                its_own = getattr(value, "__qualname__", path)
+                home = its_own != path and sys.modules.get(value.__module__)
+                if home and hasattr(home, path.partition(".")[0]) and _at(home, its_own) is value:
+                    raise RefusedByName(f"it is {its_own} in this program", f"{own}.{path}")
+        for place, space in spaces if own not in named else ():
             for name, value in space.items():  # over a thousand: no call of a function of this package for each
                 part = _PARTS.get(type(value))
                 function = value if part is None else getattr(value, part)
@@ -154,6 +166,13 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
         if not here:
             _sound[own] = [(space, [*space.values()]) for _place, space in spaces]
     return found
+
+
+def _at(module: Any, path: str) -> Any:
+    try:
+        return attrgetter(path)(module)
+    except AttributeError:  # of a local function
+        return None
 
 
 def _is_trusted(function: FunctionType, trust: Trust) -> bool:

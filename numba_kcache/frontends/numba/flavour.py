@@ -131,6 +131,7 @@ class Flavour(Registries):
         dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
         own_cache: The class of caches that `cache=True` makes.
         code_modules: Modules whose functions decide about code; a program may have replaced some.
+        named_modules: Modules of names of device code.
         without_code: Options that do not change code, repeat another option, or concern one compile only.
         libraries, distributions: Its compilers, as in `Request`.
         runtime: The library that it links into kernels which synchronise their grid.
@@ -166,6 +167,7 @@ class Flavour(Registries):
     intrinsics: tuple[Place, ...]
     signatures: tuple[Place, ...]
     code_modules: tuple[str, ...]
+    named_modules: tuple[str, ...]
     without_code: frozenset[str] = frozenset()
     libraries = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
     distributions: tuple[str, ...]

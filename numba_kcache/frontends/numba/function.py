@@ -169,7 +169,7 @@ def fingerprint(
     def read(reader: Reader) -> None:
         reader.add_function(function)
         reader.add_depends(plain)
-        patches = replaced(flavour.code_modules, reader.trust)
+        patches = replaced(flavour.code_modules, flavour.named_modules, reader.trust)
         if patches:
             _objects().add_patches(reader, patches)
 

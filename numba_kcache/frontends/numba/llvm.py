@@ -67,6 +67,7 @@ class LlvmFlavour(Flavour):
     owned = "numba"
     models = (f"{HOME}.datamodel", "default_manager"), (f"{HOME}.models", "cuda_data_manager")
     code_modules = tuple(f"{HOME}.{name}" for name in (*CODE_MODULES, "codegen", "dispatcher", "models", "nvvmutils"))
+    named_modules = HOME, f"{HOME}.stubs", f"{HOME}.libdevice"
     distributions = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
     runtime = f"{HOME}:cudadevrt"
     surface_parts = (

@@ -89,6 +89,7 @@ class MlirFlavour(Flavour):
             "mlir_optimization", "models", "tools",
         )),
     )  # fmt: skip
+    named_modules = f"{PACKAGE}.cuda", f"{HOME}.stubs", f"{PACKAGE}.cuda.libdevice"
     without_code = frozenset((
         "cache", "profile_jit", "print_before_all", "print_after_all", "dump", "dump_numba_ir", "dump_mlir",
         "dump_cubin", "dump_llvmir", "dump_ptx", "dump_ast", "dump_ast_after_all", "signature",

@@ -10,11 +10,8 @@ Not here    Look-ups without Numba (light), what they know of it (facts), compil
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
-import math
-import operator
 import struct
 import sys
 import weakref
@@ -26,7 +23,7 @@ from typing import Any
 from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
 from ...model import NamedTuple
 from .definition import OWN_OPTIONS
-from .value import ABSENT, real_of
+from .value import ABSENT, real_of, unreplaced
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
@@ -96,11 +93,6 @@ HOMES = {
 reasons: dict[str, str] = {}
 """Why this package imported a Numba, by kind."""
 
-_READ = builtins, math, operator, *filter(None, map(sys.modules.get, ("cmath", "numpy")))
-
-_BEFORE = [(vars(each), dict(vars(each))) for each in _READ]
-"""The names of modules for which a Numba registers code when it is imported, as they were when this module was."""
-
 learners: list[Callable[[Home], None]] = []
 """Called with the row of a Numba that this package has just imported."""
 
@@ -118,13 +110,7 @@ def real(home: Home, why: str) -> Any:
     """
     if home.is_loaded():
         return import_module(home.cuda)
-    changed = [
-        (space, name, value, space.get(name, ABSENT))
-        for space, before in _BEFORE for name, value in before.items() if space.get(name, ABSENT) is not value
-    ]  # fmt: skip
-    try:
-        for space, name, value, _now in changed:
-            space[name] = value
+    with unreplaced():
         module = import_module(home.cuda)
         for each in list(_objects.values()):
             if each._home is home:
@@ -132,12 +118,6 @@ def real(home: Home, why: str) -> Any:
                     each._stands_for()
         for learn in learners:
             learn(home)
-    finally:
-        for space, name, _value, now in changed:
-            if now is ABSENT:
-                del space[name]
-            else:
-                space[name] = now
     reasons.setdefault(home.kind, why)
     return module
 

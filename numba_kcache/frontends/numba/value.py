@@ -8,12 +8,16 @@ Not here    Functions and the compiler's own objects, for which the caller passe
 
 from __future__ import annotations
 
+import builtins
 import enum
+import math
+import operator
 import os
 import sys
 import sysconfig
 from _frozen_importlib import BuiltinImporter, FrozenImporter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -85,6 +89,34 @@ standing: set[type] = set()
 def real_of(value: Any) -> Any:
     """The compiler's object in place of a stand-in; others unchanged."""
     return value._stands_for() if type(value) in standing else value
+
+
+_READ = builtins, math, operator, *filter(None, map(sys.modules.get, ("cmath", "numpy")))
+_BEFORE = [(vars(each), dict(vars(each))) for each in _READ]
+"""The names of modules for which a Numba registers code while its modules load, as they were when this module was."""
+
+
+@contextmanager
+def unreplaced() -> Iterator[None]:
+    """Put back functions of Python and NumPy that the program has replaced, while a Numba loads modules.
+
+    It loads them when it is imported and when it first compiles: with hits, later than without this package. The code
+    for `+` would then belong to the program's `operator.add`.
+    """
+    replaced = [
+        (space, name, value, space.get(name, ABSENT))
+        for space, before in _BEFORE for name, value in before.items() if space.get(name, ABSENT) is not value
+    ]  # fmt: skip
+    try:
+        for space, name, value, _now in replaced:
+            space[name] = value
+        yield
+    finally:
+        for space, name, _value, now in replaced:
+            if now is ABSENT:
+                del space[name]
+            else:
+                space[name] = now
 
 
 class Trust(dict[str, bool]):
@@ -163,7 +195,8 @@ class Trust(dict[str, bool]):
         if own in sys.modules or not hasattr(package, "__path__") or self.name_of(package) is None:
             return False
         try:
-            import_module(own)
+            with unreplaced():
+                import_module(own)
         except ImportError:
             return False
         return True
