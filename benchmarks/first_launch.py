@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import programs
-from harness import Folders, Result, compiles, fresh, is_pretended, require, run, say, wait_for_the_others
+from harness import Folders, Result, compiles, fresh, is_pretended, require, run, say
 from programs import LIBRARIES, N, System
 
 HEADER = "cuda_fp16.h"
@@ -90,15 +90,13 @@ CASES = (
 
 
 def child(system: str, kernels: str, header: str = "") -> None:
-    """Measure one system. A rank of several (processes.py) begins with the others."""
+    """Measure one system."""
     row, count = SYSTEMS[system], int(kernels)
     library = LIBRARIES[row.library]()
-    has_second = row.system not in MODULES and "KC_BENCH_BARRIER" not in os.environ
+    has_second = row.system not in MODULES
     launches = [*row.system(range(1, count + has_second + 1), header)]
     x, y = library.ones(N), library.ones(N)
-    counted = compile_counter(system)
     library.wait()
-    wait_for_the_others()
     found = {}
     for name, some in {"first": launches[:count], **({"second": launches[count:]} if has_second else {})}.items():
         start = time.perf_counter()
@@ -107,27 +105,7 @@ def child(system: str, kernels: str, header: str = "") -> None:
         library.wait()
         found[name] = time.perf_counter() - start
     require((library.host(y)[0], library.host(y)[N - 1]) == (2.0 + len(launches),) * 2)
-    say(**found, compiles=counted())
-
-
-def compile_counter(system: str) -> Any:
-    """A function that returns the number of compiles of this process from now on; -1 for systems without a count."""
-    if system.startswith("numba_kcache"):
-        return compiles
-    if system == "Numba cache=True":
-        return lambda: sum(sum(kernel.stats.cache_misses.values()) for kernel in programs.DECORATED)
-    if not system.startswith("cupy"):
-        return lambda: -1
-    from cupy.cuda import compiler
-
-    real, compiled = compiler.compile_using_nvrtc, []
-
-    def counting(*arguments: Any, **more: Any) -> Any:
-        compiled.append(None)
-        return real(*arguments, **more)
-
-    compiler.compile_using_nvrtc = counting
-    return lambda: len(compiled)
+    say(**found, **({"compiles": compiles()} if system.startswith("numba_kcache") else {}))
 
 
 def take(result: Result, case: Case, system: str, found: dict[str, Any] | str, state: str) -> None:

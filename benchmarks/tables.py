@@ -18,7 +18,6 @@ from aims import aims
 from results import (
     RESULTS,
     NoResult,
-    cell,
     cells,
     commits,
     digits,
@@ -169,11 +168,6 @@ def of_systems(name: str, head: str) -> Callable[[], str]:
     return of(name, head, rows)
 
 
-def of_figures(name: str, head: str, show: Callable[[list[float]], str] = cell) -> Callable[[], str]:
-    """A table with a row for each figure of a result."""
-    return of(name, head, lambda result: [(figure, [show(times)]) for figure, times in result["samples"].items()])
-
-
 # -- first launches and whole processes -----------------------------------------------------------------
 
 
@@ -209,16 +203,6 @@ def modules() -> str:
 
 
 LEAST = "bare cuda.bindings, a cubin from a file"
-
-
-def whole_process(result: Result) -> Iterable[Row]:
-    """Whole processes and their parts, and their multiples of the least."""
-    samples = result["samples"]
-    least = median(samples[LEAST]["process"])
-    for system, found in samples.items():
-        share = f"{median(found['process']) / least:.2f}"
-        has_numba = "yes" if system in result["numba"] else "no"
-        yield system, [*cells(found, ("process", "import", "arrays", "first")), share, has_numba]
 
 
 def warm_steps() -> str:
@@ -309,18 +293,6 @@ def launch(result: Result) -> Iterable[Row]:
 
 
 # -- many processes, kernels and compiles ---------------------------------------------------------------
-
-
-def processes() -> str:
-    """Tabulate ranks that miss at once: milliseconds until the last result, and the number of compiles."""
-    result = result_of("processes")
-    columns = ("cold last", "warm last", "cold all", "warm all")
-    rows = [
-        (f"{count}, {system}", [*cells(each, columns), f"{median(each['cold compiles']):.0f}"])
-        for count, systems in result["samples"].items() for system, each in systems.items()
-    ]  # fmt: skip
-    head = " | ".join((f"ranks with {result['kernels']} kernels", *columns, "compiles when cold"))
-    return text(table(head, rows), footer(result))
 
 
 def growth() -> str:
@@ -684,7 +656,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
     "docs/performance.md": {
         "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
-        "modules": modules, "processes": processes, "growth": growth, "warm_up": warm_up,
+        "modules": modules, "growth": growth, "warm_up": warm_up,
         "compile_overhead": compile_overhead,
         "project": of("project", "the project itself | ", project),
         "first_minutes": of(
@@ -692,14 +664,9 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
             "the first program of | `venv`, s | `pip install`, s | first run, s | second run, s | MB | with",
             first_minutes),
         "launches": of("launch", " | ".join(("arguments", *ARGUMENTS)), launch),
-        "whole_process": of(
-            "whole_process", " | process | import | arrays | first | of the least | imports Numba", whole_process),
-        "imports": of_figures("import_time", "whole process | ms"),
-        "numba_fingerprint": of_figures("numba_fingerprint", " | us", between),
         "numba_first_launch": of_systems("numba_first_launch", " | warm first | cold first | launch"),
         "workloads": of_systems(
             "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
-        "cli": of_figures("cli", " | ms"),
     },
     "docs/performance-store.md": {"store": store},
     "docs/performance-fleet.md": {
