@@ -153,7 +153,7 @@ class Runs:
             except subprocess.TimeoutExpired:
                 os.killpg(ran.pid, signal.SIGKILL)
             output.seek(0)
-            failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output.read(), re.MULTILINE)
+            failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output.read(), re.MULTILINE)
         return None if ran.wait() == -signal.SIGKILL and until == self.end else (ran.returncode, failed)
 
     def tree(self) -> Path:

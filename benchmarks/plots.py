@@ -245,8 +245,6 @@ PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] =
     "numba_first_launch": ((11.0, 1.9), lambda: [
         *panels(samples("numba_first_launch"), {what: what for what in ("warm first", "cold first")}),
         *panels(samples("numba_first_launch"), {"launch": "launch"}, 1e6, "us")]),
-    "modules": ((9.5, 2.2), lambda: panels(
-        samples("modules"), {"warm all": "31 kernels, warm", "cold all": "31 kernels, cold"})),
     "workloads": ((12.0, 6.0), lambda: [
         Bars(medians(rows, "warm all"), f"{workload}, warm") for workload, rows in samples("workloads").items()]),
     "growth": ((10.5, 3.2), lambda: [memory(), *[launches] * ("launches" in samples("growth"))]),

@@ -184,24 +184,6 @@ def cold_warm() -> str:
     return text(lines, footer(result))
 
 
-def modules() -> str:
-    """Tabulate a source of large kernels, cold and warm, and many small ones of the same parameters, with CuPy's."""
-    result = result_of("modules")
-    columns = ("warm bound", "warm first", "warm all", "cold bound", "cold first", "cold all")
-    of_many = ("all", "first", "further", "process")
-    note = (
-        "Kernels with the same parameters on CuPy arrays, warm, each launched once. all: from the request of the "
-        "first kernel to the last launch, without imports; further: the median of the kernels from the third on; "
-        "process: the whole process."
-    )
-    rows = [(name, cells(each, columns)) for name, each in result["samples"].items()]
-    lines = table(" | ".join(("31 kernels of one source", *columns)), rows)
-    if many := result.get("many"):
-        rows = [(name, cells(each, of_many)) for name, each in many.items()]
-        lines += ["", *paragraph(note), "", *table(" | ".join(("", *of_many)), rows)]
-    return text(lines, footer(result))
-
-
 LEAST = "bare cuda.bindings, a cubin from a file"
 
 
@@ -656,7 +638,8 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
     "docs/performance.md": {
         "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
-        "modules": modules, "growth": growth, "warm_up": warm_up,
+        "modules": of_systems("modules", "warm | all | first | further | process"),
+        "growth": growth, "warm_up": warm_up,
         "compile_overhead": compile_overhead,
         "project": of("project", "the project itself | ", project),
         "first_minutes": of(
