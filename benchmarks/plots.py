@@ -183,13 +183,6 @@ def launches(axes: Any, colours: Colours) -> None:
     finish_lines(axes, colours, "one launch, us, by launches made")
 
 
-def warm_up() -> list[Bars]:
-    found = samples("warm_up")
-    many = f"numba_kcache, {found['many']['workers']} workers"
-    rows = [(many, found["many"]["wall_s"]), ("one warm worker", found["one"]["compiles_s"])]
-    return [Bars(rows, f"{found['kernels']} kernels with CUB", "s")]
-
-
 def store() -> list[Bars]:
     """A hit and a publish of 50 KB in a small store, by one process."""
     rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
@@ -220,19 +213,11 @@ def fleet() -> list[Bars]:
     ]
 
 
-def nodes() -> list[Bars]:
-    result = result_of("nodes")
-    title = f"{result['nodes']} nodes of {result['ranks']} ranks, cold, until the last"
-    return panels(result["samples"], {"cold last": title}, 1, "s")
-
-
 def warm(name: str) -> dict[str, Any]:
     """The warm samples of the systems that a picture shows."""
     return {system: states["warm"] for system, states in shown(name, samples(name)).items()}
 
 
-LOOKED_UP = {"no includes, first": "first lookup, no includes",
-             "cub/block/block_reduce.cuh, first": "first lookup, with CUB"}  # fmt: skip
 PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] = {
     "first_launch": ((9.5, 3.2), lambda: panels(
         shown("first_launch", samples("first_launch")["1"]),
@@ -242,18 +227,10 @@ PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] =
     "warm_steps": ((10.5, 3.6), lambda: panels(
         warm("warm_steps"),
         {"sum": "import, decoration, first launch and exit, warm", "first": "first launch, warm"})),
-    "numba_first_launch": ((11.0, 1.9), lambda: [
-        *panels(samples("numba_first_launch"), {what: what for what in ("warm first", "cold first")}),
-        *panels(samples("numba_first_launch"), {"launch": "launch"}, 1e6, "us")]),
     "workloads": ((12.0, 6.0), lambda: [
         Bars(medians(rows, "warm all"), f"{workload}, warm") for workload, rows in samples("workloads").items()]),
     "growth": ((10.5, 3.2), lambda: [memory(), *[launches] * ("launches" in samples("growth"))]),
-    "warm_up": ((7.0, 1.4), warm_up),
-    "lookup": ((10.5, 2.4), lambda: panels(
-        {system: each for system, each in samples("lookup")["lookup"].items() if isinstance(each, dict)},
-        LOOKED_UP, 1e6, "us")),
     "store": ((11.5, 3.6), store),
-    "nodes": ((7.0, 1.6), nodes),
     "fleet": ((10.0, 1.9), fleet),
 }  # fmt: skip
 """By name, the size of a picture in inches, and the function that makes its panels. A picture has the name of its

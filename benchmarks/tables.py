@@ -298,20 +298,6 @@ def growth() -> str:
     return text(lines, ["", *more] if rows[True] else [], footer(result))
 
 
-def warm_up() -> str:
-    """Tabulate many kernels compiled by many workers and by one warm worker."""
-    result = result_of("warm_up")
-    found = result["samples"]
-    one, many = found["one"], found["many"]
-    rows = [
-        ("one warm worker, without its start", [digits(one["compiles_s"]), "1.0"]),
-        (f"{many['workers']} workers, with their starts",
-         [digits(many["wall_s"]), f"{found['times_one_warm_worker']:.1f} times as fast"]),
-        ("start of a worker", [digits(found["start_s"]), "–"]),
-    ]  # fmt: skip
-    return text(table(f"{found['kernels']} kernels with CUB | seconds | of one warm worker", rows), footer(result))
-
-
 def compile_overhead() -> str:
     """Tabulate the CPU time of compiles after a process's first, as a multiple of that of NVRTC alone."""
     result = result_of("compile_overhead")
@@ -348,7 +334,7 @@ def store() -> str:
             for name, found in columns.items()
         ]
         lines += table(" | ".join(("size, entries, processes", *systems)), rows)
-    fresh, many, machine = result["fresh_process"], result["20000_entries"], result["machine"]
+    fresh, machine = result["fresh_process"], result["machine"]
     large = [
         f"{name} {each['hit_us'] / 1e3:.1f} ms ({each['stored_bytes'] / 1e6:.1f} MB in the file, a bare read of all "
         f"the bytes {each['bare_us'] / 1e3:.1f} ms)"
@@ -359,9 +345,6 @@ def store() -> str:
         "",
         f"A fresh process: import {fresh['import_ms']:.1f} ms, first hit of 50 KB {fresh['first_hit_ms']:.2f} ms.",
         f"Its first hit of 5 MB: {', '.join(large)}.",
-        "At 20,000 entries: the size for `info()`, counted file by file,",
-        f"{many['exact_size_ms']:.0f} ms, counters of 128 processes {many['counters_ms']:.1f} ms, every entry listed",
-        f"{many['entries_ms']:.0f} ms.",
         "",
         f"{machine['cpu']}, {machine['cpus']} cores, no GPU, {machine['filesystem']}, Linux {machine['kernel']},",
         f"Python {machine['python']}, {versions}; load at the end {machine['load']:.1f};",
@@ -453,16 +436,6 @@ def lookup() -> str:
         shown = [between(times[name]) if name in times else "–" for name in columns]
         rows.append((system, [*shown, verdict(list(stale.get(system, {}).values()))]))
     lines = table(" | ".join(("lookup before load, us", *columns, "serves stale code")), rows)
-    learned = []
-    for header, by_way in samples.get("learning", {}).items():
-        for way in dict.fromkeys(name.rpartition(", ")[0] for name in by_way):
-            first, later = (by_way[f"{way}, {when}"] for when in ("first", "later"))
-            compiling = median(later["compile"])
-            costs = median(first["learn"]), median(later["learn"])
-            cost = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in costs]
-            learned.append((f"`{header}`, {way}", [f"{compiling * 1e3:.0f}", *cost]))
-    if learned:
-        lines += ["", *table("learning | compile, ms | more on a new installation | later", learned)]
     if stale:
         changes = list(next(iter(stale.values())))
         outcomes = [(system, [served(each) for each in found.values()]) for system, found in stale.items()]
@@ -639,7 +612,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/performance.md": {
         "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
         "modules": of_systems("modules", "warm | all | first | further | process"),
-        "growth": growth, "warm_up": warm_up,
+        "growth": growth,
         "compile_overhead": compile_overhead,
         "project": of("project", "the project itself | ", project),
         "first_minutes": of(
@@ -683,7 +656,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
 ILLUSTRATED = (
-    "docs/index.md", "docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md", "docs/keys.md",
+    "docs/index.md", "docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md",
 )  # fmt: skip
 """Pages with pictures."""
 
