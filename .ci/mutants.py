@@ -144,7 +144,7 @@ class Runs:
         files = [f for each in ROOMS[room].split() for f in sorted(glob.glob(f"tests/{each}.py", root_dir=tree))]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rfE"]
         command += ["--tb=no", f"--basetemp={tree}.tmp", "-m", f"{marks} and not gpu", *more, *files]
-        env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, "PYTHONPATH": str(tree)}
         until = min(self.end, time.monotonic() + limit_s)
         with tempfile.TemporaryFile("w+") as output:
             ran = subprocess.Popen(command, cwd=tree, env=env, stdout=output, stderr=output, start_new_session=True)
