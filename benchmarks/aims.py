@@ -61,9 +61,9 @@ def ratio_to_other(name: str) -> Callable[[Mapping[str, Any]], float]:
     return value
 
 
-def ratio(*path: str, to: tuple[str, ...], of: str = "samples") -> Callable[[Mapping[str, Any]], float]:
+def ratio(*path: str, to: tuple[str, ...]) -> Callable[[Mapping[str, Any]], float]:
     """The median at the keys `path` of a result, as a multiple of the median at the keys `to`."""
-    return lambda result: middle(result[of], *path) / middle(result[of], *to)
+    return lambda result: middle(result["samples"], *path) / middle(result["samples"], *to)
 
 
 def middle(samples: Any, *path: str) -> float:
@@ -139,10 +139,10 @@ AIMS = (
     Aim("compile_overhead", "sources", 150, lambda of: of["summary"]["sources"], is_least=True,
         cause="the sources of this tree; more can be given as files"),
     Aim("modules", "300 kernels of a module, all launched, times `RawModule`", 1.5,
-        ratio("300 of a module, ours", "all", to=("300 of a module, cupy", "all"), of="many"),
+        ratio("300 of a module, ours", "all", to=("300 of a module, cupy", "all")),
         cause="6.9 ms until the first kernel (CuPy: 2.1), and 0.028 ms of Python for each further one (0.015)"),
     Aim("modules", "31 kernels in 31 sources, times `RawKernel`s", 1.0,
-        ratio("31 sources, ours", "all", to=("31 sources, cupy", "all"), of="many"),
+        ratio("31 sources, ours", "all", to=("31 sources, cupy", "all")),
         cause="each source has its own key, look-up and file: 0.36 ms each, 0.22 in CuPy"),
     Aim("workloads", "20 Numba kernels in 8 processes, nothing stored, times Numba's", 1.0,
         ratio(JOB, OURS, "cold all", to=(JOB, "Numba cache=True", "cold all"))),

@@ -2,10 +2,9 @@
 
 Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last result.
             "first" starts after imports, decoration and context creation, and ends when all results are synchronised.
-            "second" is the time of one more kernel after these, when all Python modules are imported (not measured for
-            kernels in one source). "process" is the whole process. A system is this package, or another one with its
-            own cache. Cold: that cache is empty. Warm: an earlier process filled it. numba_kcache runs on raw memory
-            with `__cuda_array_interface__` and on CuPy's arrays, without Numba, and on Numba's arrays. "module" and
+            "process" is the whole process. A system is this package, or another one with its own cache. Cold: that
+            cache is empty. Warm: an earlier process filled it. numba_kcache runs on raw memory with
+            `__cuda_array_interface__` and on CuPy's arrays, without Numba, and on Numba's arrays. "module" and
             RawModule have all kernels in one source; Warp compiles one file to a module. With a header, the source
             includes and uses cuda_fp16.h (CUDA C++ only). Numba, Triton and Warp read their kernels from a file with as
             many functions. torch.cuda._compile_kernel stores nothing on disk, so its warm start is a cold one. Bytecode
@@ -26,8 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import programs
-from harness import Folders, Result, compiles, fresh, is_pretended, require, run, say, wait_for_the_others
-from programs import LIBRARIES, N, System
+from harness import Folders, Result, compiles, fresh, is_pretended, run, say
+from programs import Program, System
 
 HEADER = "cuda_fp16.h"
 ALL = 10**6
@@ -66,8 +65,6 @@ SYSTEMS = {
     "PyCUDA SourceModule": Row("pycuda", programs.pycuda_kernels, 1),
     "Warp": Row("warp", programs.warp_kernels, 31, False, 1),
 }
-MODULES = (programs.our_module, programs.cupy_module)
-"""Systems whose kernels are in one source, so that there is no further kernel for "second"."""
 
 
 class Case(NamedTuple):
@@ -90,44 +87,12 @@ CASES = (
 
 
 def child(system: str, kernels: str, header: str = "") -> None:
-    """Measure one system. A rank of several (processes.py) begins with the others."""
-    row, count = SYSTEMS[system], int(kernels)
-    library = LIBRARIES[row.library]()
-    has_second = row.system not in MODULES and "KC_BENCH_BARRIER" not in os.environ
-    launches = [*row.system(range(1, count + has_second + 1), header)]
-    x, y = library.ones(N), library.ones(N)
-    counted = compile_counter(system)
-    library.wait()
-    wait_for_the_others()
-    found = {}
-    for name, some in {"first": launches[:count], **({"second": launches[count:]} if has_second else {})}.items():
-        start = time.perf_counter()
-        for launch in some:
-            launch(2.0, x, y, N)
-        library.wait()
-        found[name] = time.perf_counter() - start
-    require((library.host(y)[0], library.host(y)[N - 1]) == (2.0 + len(launches),) * 2)
-    say(**found, compiles=counted())
-
-
-def compile_counter(system: str) -> Any:
-    """A function that returns the number of compiles of this process from now on; -1 for systems without a count."""
-    if system.startswith("numba_kcache"):
-        return compiles
-    if system == "Numba cache=True":
-        return lambda: sum(sum(kernel.stats.cache_misses.values()) for kernel in programs.DECORATED)
-    if not system.startswith("cupy"):
-        return lambda: -1
-    from cupy.cuda import compiler
-
-    real, compiled = compiler.compile_using_nvrtc, []
-
-    def counting(*arguments: Any, **more: Any) -> Any:
-        compiled.append(None)
-        return real(*arguments, **more)
-
-    compiler.compile_using_nvrtc = counting
-    return lambda: len(compiled)
+    """Measure one system."""
+    row, ends = SYSTEMS[system], dict[str, float]()
+    program = Program(row.library, row.system, int(kernels), header)
+    program.run(lambda part: ends.setdefault(part, time.perf_counter()))
+    is_ours = system.startswith("numba_kcache")
+    say(first=ends["first"] - ends["arrays"], **({"compiles": compiles()} if is_ours else {}))
 
 
 def take(result: Result, case: Case, system: str, found: dict[str, Any] | str, state: str) -> None:
@@ -137,8 +102,7 @@ def take(result: Result, case: Case, system: str, found: dict[str, Any] | str, s
         return
     if system.startswith("numba_kcache"):
         assert (found["compiles"] > 0) == (state == "cold"), (system, state, found)
-    figures = {what: found[what] for what in ("first", "second", "process") if what in found}
-    result.add(case.name, system, prefix=f"{state} ", **figures)
+    result.add(case.name, system, prefix=f"{state} ", first=found["first"], process=found["process"])
 
 
 def measure_case(result: Result, case: Case, systems: Sequence[str], is_quick: bool) -> None:

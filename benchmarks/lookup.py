@@ -1,14 +1,12 @@
-"""How long does a lookup take before anything is loaded, how long to learn headers, and which caches serve stale code?
+"""How long does a lookup take before anything is loaded, and which caches serve stale code?
 
 Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no code
             is loaded on a device. Six kernels have no includes; the first and the others are measured separately. One
             includes cub/block/block_reduce.cuh, and all headers that it reads are verified. CuPy cannot look up without
             loading: its times include the load. PyCUDA runs nvcc for its version, and to preprocess a source with
-            includes. Samples of the systems alternate, one process at a time. Learning: the time of a compile beyond
-            NVRTC and the linker, absolute and relative. "first" is on a new
-            installation, when the toolkit is identified too; one process runs for every four cores. Stale code: a
-            header is edited, and the next process reports the result of the kernel; these processes run in parallel,
-            since no time is measured. Bytecode is compiled before, as pip does. Each part is written when it is done.
+            includes. Samples of the systems alternate, one process at a time. Stale code: a header is edited, and the
+            next process reports the result of the kernel; these processes run in parallel, since no time is measured.
+            Bytecode is compiled before, as pip does. Each part is written when it is done.
 Not shown   A cold page cache, a network file system. Systems that are not installed, or that need a missing GPU or
             nvcc, are listed as left out.
 """
@@ -30,12 +28,10 @@ from programs import cupy_options
 
 ARCH = "sm_90"
 CUB = "cub/block/block_reduce.cuh"
-WITH_HEADERS = {
-    CUB: "using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);",
-    "cooperative_groups.h": "cooperative_groups::this_thread_block().sync(); *o = 1;",
-    "cuda/std/array": "cuda::std::array<int, 3> a{*o, 2, 3}; o[1] = a[0];",
-    "cuda_fp16.h": "*o = __half2int_rn(__int2half_rn(*o));",
-}
+WITH_CUB = f"""#include <{CUB}>
+extern "C" __global__ void k(int *o) {{
+    using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);
+}}"""
 VALUE = """#include "value.h"
 #if __has_include("asked.h")
 #undef VALUE
@@ -50,10 +46,6 @@ CORES = os.cpu_count() or 1
 def plain_source(number: int) -> str:
     """A kernel with a name of its own."""
     return f'extern "C" __global__ void k{number}(float *x) {{ x[threadIdx.x] *= {number}; }}'
-
-
-def source_with(header: str) -> str:
-    return f'#include <{header}>\nextern "C" __global__ void k(int *o) {{ {WITH_HEADERS[header]} }}'
 
 
 def constant(cubin: bytes) -> int:
@@ -172,7 +164,7 @@ def look_up(name: str, starts_with: str) -> dict[str, float]:
     system = SYSTEMS[name]
     assert system.look_up
     plain = [system.look_up(plain_source(number), f"k{number}", False) for number in range(6)]
-    cub = system.look_up(source_with(CUB), "k", True) if system.with_headers else None
+    cub = system.look_up(WITH_CUB, "k", True) if system.with_headers else None
     if cub and starts_with == "cub":
         return {f"{CUB}, first": timed(cub)}
     first, *others = map(timed, plain)
@@ -180,40 +172,15 @@ def look_up(name: str, starts_with: str) -> dict[str, float]:
     return {**found, f"{CUB}, after": timed(cub)} if cub else found
 
 
-def learn(header: str) -> dict[str, float]:
-    """Seconds of the compilers, and of the other work of a miss: to find and record the headers that were read."""
-    import numba_kcache
-    from numba_kcache import cached_kernel
-    from numba_kcache.headers import record
-
-    numba_kcache.configure(mode="refresh")
-    kernel = cached_kernel(source_with(header), arch=ARCH)
-    cached_kernel(plain_source(7), arch=ARCH).compile()  # loads the compilers
-    taken: list[tuple[float, float]] = []
-    real = record.compile_observed
-
-    def measured(*arguments: Any) -> Any:
-        start = time.perf_counter()
-        artifact, headers = real(*arguments)
-        taken.append((time.perf_counter() - start, artifact.compile_time_s))
-        assert not headers.untracked, headers.untracked
-        return artifact, headers
-
-    record.compile_observed = measured
-    kernel.compile()
-    ((whole, compiling),) = taken
-    return {"compile": compiling, "learn": whole - compiling}
-
-
 def child(what: str, *words: str) -> None:
     if what == "value":
         system, *folders = words
         say(value=SYSTEMS[system].value(folders))
     else:
-        say(**{"lookup": look_up, "learn": learn}[what](*words))
+        say(**look_up(*words))
 
 
-# -- lookups and learning -------------------------------------------------------------------------------
+# -- lookups --------------------------------------------------------------------------------------------
 
 STARTS = ("plain", "cub")
 """The kind of kernel that a process looks up first."""
@@ -243,21 +210,6 @@ def measure_lookups(result: Result, count: int) -> None:
                     figures = ask(folders(name), "lookup", name, start)
                     assert isinstance(figures, dict), figures
                     result.add("lookup", name, **figures)
-
-
-def measure_learning(result: Result, count: int) -> None:
-    """Seconds of compiling and learning by header, "first" or "later"."""
-    with ThreadPoolExecutor(max(1, CORES // 4)) as pool:
-        for _ in range(count):
-
-            def pair(header: str) -> list[Any]:
-                with Folders() as folders:
-                    return [ask(folders(), "learn", header) for _ in ("first", "later")]
-
-            for header, answers in zip(WITH_HEADERS, pool.map(pair, WITH_HEADERS), strict=True):
-                for when, figures in zip(("first", "later"), answers, strict=True):
-                    assert isinstance(figures, dict), figures
-                    result.add("learning", header, f"observed, {when}", **figures)
 
 
 # -- stale code -----------------------------------------------------------------------------------------
@@ -322,7 +274,6 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
     with ThreadPoolExecutor(CORES) as pool:
         for (system, change), outcome in zip(pairs, pool.map(lambda pair: outcome_of(*pair), pairs), strict=True):
             result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome
-    measure_learning(result, max(1, arguments.rounds // 3))
 
 
 if __name__ == "__main__":

@@ -31,13 +31,10 @@ SHOWN = {
                "Triton, PyTorch tensors"),
     "warm_steps": ("numba_kcache, CUDA C++", "numba_kcache, CUDA C++ on Numba arrays", "numba_kcache, Numba kernel",
                    "numba_kcache.install()", "CuPy RawKernel", "bare cuda.bindings, a cubin from a file"),
-    "whole_process": ("bare cuda.bindings, a cubin from a file", "numba_kcache, memory of cuda.bindings",
-                      "numba_kcache, CuPy arrays", "CuPy RawKernel", "numba_kcache, Numba arrays", "import numba.cuda"),
     "store": ("numba_kcache", "bare open+read, size known", "SQLite WAL, xxh3 checked", "LMDB, xxh3 checked",
               "cuda.core FileStreamProgramCache", "diskcache"),
     "growth": ("numba_kcache, dropped", "numba_kcache, Numba kernel, kept", "cuModuleLoadData, kept",
                "cuModuleLoadData, dropped", "cupy RawKernel, kept", "Numba cache=True, kept"),
-    "cli": ("info", "list", "list, by hits", "list, all as JSON", "verify", "report"),
 }  # fmt: skip
 """The systems in the pictures of results that have more than `MOST`."""
 
@@ -186,22 +183,6 @@ def launches(axes: Any, colours: Colours) -> None:
     finish_lines(axes, colours, "one launch, us, by launches made")
 
 
-def warm_up() -> list[Bars]:
-    found = samples("warm_up")
-    many = f"numba_kcache, {found['many']['workers']} workers"
-    rows = [(many, found["many"]["wall_s"]), ("one warm worker", found["one"]["compiles_s"])]
-    return [Bars(rows, f"{found['kernels']} kernels with CUB", "s")]
-
-
-def cli() -> list[Bars]:
-    """Each verb in the largest cache."""
-    found = samples("cli")
-    largest = list(found)[-1].rpartition(", ")[2]
-    rows = [(name.rpartition(", ")[0], max(median(times) * 1e3, 0.1)) for name, times in found.items()
-            if name.endswith(f", {largest}") and name.rpartition(", ")[0] in SHOWN["cli"]]  # fmt: skip
-    return [Bars(rows, f"beyond the interpreter's start, {largest}")]
-
-
 def store() -> list[Bars]:
     """A hit and a publish of 50 KB in a small store, by one process."""
     rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
@@ -232,24 +213,11 @@ def fleet() -> list[Bars]:
     ]
 
 
-def nodes() -> list[Bars]:
-    result = result_of("nodes")
-    title = f"{result['nodes']} nodes of {result['ranks']} ranks, cold, until the last"
-    return panels(result["samples"], {"cold last": title}, 1, "s")
-
-
 def warm(name: str) -> dict[str, Any]:
     """The warm samples of the systems that a picture shows."""
     return {system: states["warm"] for system, states in shown(name, samples(name)).items()}
 
 
-def named(name: str, prefix: str = "") -> dict[str, Any]:
-    """Samples that have no columns, as those of one column."""
-    return {f"{prefix}{figure}": {"all": times} for figure, times in samples(name).items()}
-
-
-LOOKED_UP = {"no includes, first": "first lookup, no includes",
-             "cub/block/block_reduce.cuh, first": "first lookup, with CUB"}  # fmt: skip
 PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] = {
     "first_launch": ((9.5, 3.2), lambda: panels(
         shown("first_launch", samples("first_launch")["1"]),
@@ -259,29 +227,10 @@ PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] =
     "warm_steps": ((10.5, 3.6), lambda: panels(
         warm("warm_steps"),
         {"sum": "import, decoration, first launch and exit, warm", "first": "first launch, warm"})),
-    "whole_process": ((8.0, 2.8), lambda: panels(
-        shown("whole_process", samples("whole_process")), {"process": "whole process"})),
-    "processes": ((9.5, 2.2), lambda: [
-        Bars(medians(rows, "cold last"), f"{count} ranks, cold, until the last")
-        for count, rows in samples("processes").items()]),
-    "numba_first_launch": ((11.0, 1.9), lambda: [
-        *panels(samples("numba_first_launch"), {what: what for what in ("warm first", "cold first")}),
-        *panels(samples("numba_first_launch"), {"launch": "launch"}, 1e6, "us")]),
-    "import_time": ((7.0, 1.4), lambda: panels(named("import_time"), {"all": "whole process"})),
-    "numba_fingerprint": ((7.0, 1.4), lambda: panels(
-        named("numba_fingerprint", "numba_kcache, "), {"all": "fingerprint of ten callees"}, 1e6, "us")),
-    "modules": ((9.5, 2.2), lambda: panels(
-        samples("modules"), {"warm all": "31 kernels, warm", "cold all": "31 kernels, cold"})),
     "workloads": ((12.0, 6.0), lambda: [
         Bars(medians(rows, "warm all"), f"{workload}, warm") for workload, rows in samples("workloads").items()]),
     "growth": ((10.5, 3.2), lambda: [memory(), *[launches] * ("launches" in samples("growth"))]),
-    "warm_up": ((7.0, 1.4), warm_up),
-    "cli": ((7.5, 2.4), cli),
-    "lookup": ((10.5, 2.4), lambda: panels(
-        {system: each for system, each in samples("lookup")["lookup"].items() if isinstance(each, dict)},
-        LOOKED_UP, 1e6, "us")),
     "store": ((11.5, 3.6), store),
-    "nodes": ((7.0, 1.6), nodes),
     "fleet": ((10.0, 1.9), fleet),
 }  # fmt: skip
 """By name, the size of a picture in inches, and the function that makes its panels. A picture has the name of its

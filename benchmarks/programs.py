@@ -382,14 +382,9 @@ def python_kernels(decorator: Callable[[Any], Callable[[Any], Any]], module: str
         is_one = [*numbers] == [1]
         for function in [k1_of(cuda)] if is_one else generated(numbers, NUMBA_HEAD.format(module=module), NUMBA_BODY):
             kernel = decorate(function)
-            DECORATED.append(kernel)
             yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
 
     return system
-
-
-DECORATED: list[Any] = []
-"""The kernels of Python functions in this process."""
 
 
 def our_decorator(_cuda: Any) -> Any:

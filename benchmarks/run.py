@@ -24,9 +24,9 @@ from harness import ROOT, gpu_of, write_json
 
 SCRIPTS = {
     "first_launch": True, "warm_steps": True, "added": True, "launch": True, "numba_first_launch": True, "mlir": True,
-    "import_time": False, "modules": True, "lookup": True, "whole_process": True, "workloads": True, "processes": True,
+    "modules": True, "lookup": True, "workloads": True,
     "growth": True, "cuda_compute": True, "triton_kernels": True, "program_cache": False, "real_programs": True,
-    "cupy_programs": True, "warm_up": False, "numba_fingerprint": False, "compile_overhead": False, "cli": False,
+    "cupy_programs": True, "compile_overhead": False,
     "store": False, "nodes": False, "fleet": False, "project": False, "first_minutes": False,
 }  # fmt: skip
 """The scripts, and whether each needs a GPU. The results that README shows come first: a limit of the whole time leaves

@@ -5,7 +5,7 @@ Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and m
             and each median as a multiple of a bare os.open + os.read + os.close of the raw bytes. In a hit numba_kcache
             verifies the bytes, decompresses the payload and parses the header. diskcache, SQLite, LMDB and cuda.core's
             FileStreamProgramCache return unverified bytes; SQLite and LMDB are also measured with an xxh3 check. Also:
-            a fresh process's first hit, including 5 MB with and without compression, and info() at 20,000 entries.
+            a fresh process's first hit, including 5 MB with and without compression.
 Not shown   A network file system, a cold page cache, a full disk; the load of a kernel after the hit.
 Baseline    For information; no test asserts it. Peers that are not installed are left out and named.
 Run         python benchmarks/store.py [--entries 10,10000] [--processes 1,8] [--json FILE] [--directory DIR]
@@ -73,13 +73,9 @@ class Store(NamedTuple):
     get: Callable[[str], bytes]
 
 
-def disk_store(root: Path, durability: Any = "none") -> DiskStore:
-    return DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)
-
-
 def ours(root: Path, durability: Any = "data") -> Store:
     """numba_kcache, with each entry synced, as cuda.core and LMDB do it; its default is not to sync."""
-    store = disk_store(root, durability)
+    store = DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)
 
     def put(key: str, payload: bytes) -> None:
         if not store.put(StoredEntry(key, HEADER, {"cubin": payload})):
@@ -261,7 +257,7 @@ def measure_one(system: System, folder: Path, size: int, entries: int, processes
             yield {"processes": count, "verb": verb, **figures, "per_second": per_second}
 
 
-# -- a fresh process, and many entries ------------------------------------------------------------------
+# -- a fresh process -----------------------------------------------------------------------------------
 
 FIRST_HIT = """
 import json, os, sys, time; a = time.perf_counter_ns(); from numba_kcache.store.disk import DiskStore
@@ -299,24 +295,6 @@ def first_hits_of_large(folders: Folders) -> dict[str, dict[str, float]]:
     return found
 
 
-def many_entries(root: Path, count: int = 20_000) -> dict[str, float]:
-    """Milliseconds to compute the size of 20,000 entries, to list them, and to read the counters of 128 processes."""
-    store = disk_store(root)
-    for number in range(count):
-        store.put(StoredEntry(key_of(number), HEADER, {"cubin": b"x" * 3000}))
-    store.writer.limits.wait()
-    for _ in range(128):
-        DiskStore(str(root)).counters.add({"hits": 1, "misses": 1, "compile_time_s": 0.5})
-    found = {}
-    for name, work in (
-        ("exact_size_ms", store.size), ("counters_ms", store.counters.read), ("entries_ms", lambda: [*store.entries()]),
-    ):  # fmt: skip
-        start = time.perf_counter_ns()
-        work()
-        found[name] = (time.perf_counter_ns() - start) / 1e6
-    return found
-
-
 def describe_machine(machine: dict[str, Any], root: Path) -> None:
     """Replace the GPU in a machine's header by processor, filesystem and the versions of the stores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -338,9 +316,9 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     with Folders() as folders:
         unsynced(folders("fresh")).put(key_of(0), code_like(50_000, 0))
-        parts, many = first_hit(folders("fresh")), many_entries(folders("many"))
+        parts = first_hit(folders("fresh"))
         fresh = {"import_ms": parts["import"] / 1e3, "first_hit_ms": (parts["open"] + parts["hit"]) / 1e3}
-        result.notes |= {"rows": rows, "fresh_process": fresh, "20000_entries": many}
+        result.notes |= {"rows": rows, "fresh_process": fresh}
         result.notes["large_first_hit"] = first_hits_of_large(folders)
         for (size_name, size), entries in [(size, entries) for size in SIZES.items() for entries in counts]:
             for number, (name, system) in enumerate(SYSTEMS.items()):

@@ -18,7 +18,6 @@ from aims import aims
 from results import (
     RESULTS,
     NoResult,
-    cell,
     cells,
     commits,
     digits,
@@ -169,11 +168,6 @@ def of_systems(name: str, head: str) -> Callable[[], str]:
     return of(name, head, rows)
 
 
-def of_figures(name: str, head: str, show: Callable[[list[float]], str] = cell) -> Callable[[], str]:
-    """A table with a row for each figure of a result."""
-    return of(name, head, lambda result: [(figure, [show(times)]) for figure, times in result["samples"].items()])
-
-
 # -- first launches and whole processes -----------------------------------------------------------------
 
 
@@ -190,35 +184,7 @@ def cold_warm() -> str:
     return text(lines, footer(result))
 
 
-def modules() -> str:
-    """Tabulate a source of large kernels, cold and warm, and many small ones of the same parameters, with CuPy's."""
-    result = result_of("modules")
-    columns = ("warm bound", "warm first", "warm all", "cold bound", "cold first", "cold all")
-    of_many = ("all", "first", "further", "process")
-    note = (
-        "Kernels with the same parameters on CuPy arrays, warm, each launched once. all: from the request of the "
-        "first kernel to the last launch, without imports; further: the median of the kernels from the third on; "
-        "process: the whole process."
-    )
-    rows = [(name, cells(each, columns)) for name, each in result["samples"].items()]
-    lines = table(" | ".join(("31 kernels of one source", *columns)), rows)
-    if many := result.get("many"):
-        rows = [(name, cells(each, of_many)) for name, each in many.items()]
-        lines += ["", *paragraph(note), "", *table(" | ".join(("", *of_many)), rows)]
-    return text(lines, footer(result))
-
-
 LEAST = "bare cuda.bindings, a cubin from a file"
-
-
-def whole_process(result: Result) -> Iterable[Row]:
-    """Whole processes and their parts, and their multiples of the least."""
-    samples = result["samples"]
-    least = median(samples[LEAST]["process"])
-    for system, found in samples.items():
-        share = f"{median(found['process']) / least:.2f}"
-        has_numba = "yes" if system in result["numba"] else "no"
-        yield system, [*cells(found, ("process", "import", "arrays", "first")), share, has_numba]
 
 
 def warm_steps() -> str:
@@ -311,18 +277,6 @@ def launch(result: Result) -> Iterable[Row]:
 # -- many processes, kernels and compiles ---------------------------------------------------------------
 
 
-def processes() -> str:
-    """Tabulate ranks that miss at once: milliseconds until the last result, and the number of compiles."""
-    result = result_of("processes")
-    columns = ("cold last", "warm last", "cold all", "warm all")
-    rows = [
-        (f"{count}, {system}", [*cells(each, columns), f"{median(each['cold compiles']):.0f}"])
-        for count, systems in result["samples"].items() for system, each in systems.items()
-    ]  # fmt: skip
-    head = " | ".join((f"ranks with {result['kernels']} kernels", *columns, "compiles when cold"))
-    return text(table(head, rows), footer(result))
-
-
 def growth() -> str:
     """Tabulate the memory and time of each kernel, kept and dropped; then those of many launches."""
     result = result_of("growth")
@@ -342,20 +296,6 @@ def growth() -> str:
     head = "launches | MB resident after a tenth | at the end | growth of device memory, MB"
     more = table(f"{head} | us for each of the first tenth | of the last tenth", rows[True])
     return text(lines, ["", *more] if rows[True] else [], footer(result))
-
-
-def warm_up() -> str:
-    """Tabulate many kernels compiled by many workers and by one warm worker."""
-    result = result_of("warm_up")
-    found = result["samples"]
-    one, many = found["one"], found["many"]
-    rows = [
-        ("one warm worker, without its start", [digits(one["compiles_s"]), "1.0"]),
-        (f"{many['workers']} workers, with their starts",
-         [digits(many["wall_s"]), f"{found['times_one_warm_worker']:.1f} times as fast"]),
-        ("start of a worker", [digits(found["start_s"]), "–"]),
-    ]  # fmt: skip
-    return text(table(f"{found['kernels']} kernels with CUB | seconds | of one warm worker", rows), footer(result))
 
 
 def compile_overhead() -> str:
@@ -394,7 +334,7 @@ def store() -> str:
             for name, found in columns.items()
         ]
         lines += table(" | ".join(("size, entries, processes", *systems)), rows)
-    fresh, many, machine = result["fresh_process"], result["20000_entries"], result["machine"]
+    fresh, machine = result["fresh_process"], result["machine"]
     large = [
         f"{name} {each['hit_us'] / 1e3:.1f} ms ({each['stored_bytes'] / 1e6:.1f} MB in the file, a bare read of all "
         f"the bytes {each['bare_us'] / 1e3:.1f} ms)"
@@ -405,9 +345,6 @@ def store() -> str:
         "",
         f"A fresh process: import {fresh['import_ms']:.1f} ms, first hit of 50 KB {fresh['first_hit_ms']:.2f} ms.",
         f"Its first hit of 5 MB: {', '.join(large)}.",
-        "At 20,000 entries: the size for `info()`, counted file by file,",
-        f"{many['exact_size_ms']:.0f} ms, counters of 128 processes {many['counters_ms']:.1f} ms, every entry listed",
-        f"{many['entries_ms']:.0f} ms.",
         "",
         f"{machine['cpu']}, {machine['cpus']} cores, no GPU, {machine['filesystem']}, Linux {machine['kernel']},",
         f"Python {machine['python']}, {versions}; load at the end {machine['load']:.1f};",
@@ -499,16 +436,6 @@ def lookup() -> str:
         shown = [between(times[name]) if name in times else "–" for name in columns]
         rows.append((system, [*shown, verdict(list(stale.get(system, {}).values()))]))
     lines = table(" | ".join(("lookup before load, us", *columns, "serves stale code")), rows)
-    learned = []
-    for header, by_way in samples.get("learning", {}).items():
-        for way in dict.fromkeys(name.rpartition(", ")[0] for name in by_way):
-            first, later = (by_way[f"{way}, {when}"] for when in ("first", "later"))
-            compiling = median(later["compile"])
-            costs = median(first["learn"]), median(later["learn"])
-            cost = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in costs]
-            learned.append((f"`{header}`, {way}", [f"{compiling * 1e3:.0f}", *cost]))
-    if learned:
-        lines += ["", *table("learning | compile, ms | more on a new installation | later", learned)]
     if stale:
         changes = list(next(iter(stale.values())))
         outcomes = [(system, [served(each) for each in found.values()]) for system, found in stale.items()]
@@ -684,7 +611,8 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
     "docs/performance.md": {
         "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
-        "modules": modules, "processes": processes, "growth": growth, "warm_up": warm_up,
+        "modules": of_systems("modules", "warm | all | first | further | process"),
+        "growth": growth,
         "compile_overhead": compile_overhead,
         "project": of("project", "the project itself | ", project),
         "first_minutes": of(
@@ -692,14 +620,9 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
             "the first program of | `venv`, s | `pip install`, s | first run, s | second run, s | MB | with",
             first_minutes),
         "launches": of("launch", " | ".join(("arguments", *ARGUMENTS)), launch),
-        "whole_process": of(
-            "whole_process", " | process | import | arrays | first | of the least | imports Numba", whole_process),
-        "imports": of_figures("import_time", "whole process | ms"),
-        "numba_fingerprint": of_figures("numba_fingerprint", " | us", between),
         "numba_first_launch": of_systems("numba_first_launch", " | warm first | cold first | launch"),
         "workloads": of_systems(
             "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
-        "cli": of_figures("cli", " | ms"),
     },
     "docs/performance-store.md": {"store": store},
     "docs/performance-fleet.md": {
@@ -733,7 +656,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
 ILLUSTRATED = (
-    "docs/index.md", "docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md", "docs/keys.md",
+    "docs/index.md", "docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md",
 )  # fmt: skip
 """Pages with pictures."""
 

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT, Folders, Result, compiles, fresh, is_pretended, ranks, require, run, say, wait_for_the_others
-from modules import core_products, cupy_products, our_products
 from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
+SOURCE = ROOT / "examples/tropical_gemm.cu"
+SIDE = 64  # rows and columns of every matrix
 RANKS = int(os.environ.get("KC_BENCH_RANKS", "8"))
 
 
@@ -36,6 +37,115 @@ def imported(folder: str, name: str) -> Any:
     os.chdir(ROOT / folder)
     sys.path.insert(0, str(ROOT / folder))
     return importlib.import_module(name)
+
+
+# -- 31 kernels of one source ----------------------------------------------------------------------------
+
+
+def kernel_names() -> list[str]:
+    """The kernels of the source: CuPy cannot list them."""
+    types, kinds = ("f32", "f64", "i32", "i64"), ("", "_arg")
+    rings = ("maxplus", "minplus", "maxmul")
+    names = [f"{ring}_{each}{kind}" for ring in rings for each in types for kind in kinds]
+    names += [f"{ring}_f32_batched" for ring in rings]
+    return names + [f"backward_{of}_{each}" for of in "ab" for each in ("f32", "f64")]
+
+
+def grid_of(name: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """One block for a product; for a gradient a thread for each element."""
+    return ((SIDE // 16, SIDE // 16, 1) if name.startswith("backward") else (1, 1, 1)), (16, 16, 1)
+
+
+def measured(xp: Any, ready: Callable[[str], object], launch: Callable[..., object], wait: Callable[[], object],
+             array: Callable[[Any], Any], host: Callable[[Any], Any]) -> dict[str, float]:  # fmt: skip
+    """Seconds until one kernel has its result, and until all have run.
+
+    Args:
+        xp: NumPy or CuPy, for the operands.
+        ready: Makes a kernel ready to be launched.
+        launch: Launches a kernel with its name and operands.
+        wait: Waits for its result.
+        array: Makes an operand of an array of `xp`.
+        host: Copies an operand to the host.
+    """
+    a, b = (array(xp.ones((SIDE, SIDE), xp.float64)) for _ in range(2))
+    c, best = array(xp.zeros((SIDE, SIDE), xp.float64)), array(xp.zeros((SIDE, SIDE), xp.int32))
+    wait()
+
+    def one(name: str) -> None:
+        products = (a, b, c, best) if name.endswith("_arg") else (a, b, c)
+        launch(name, *((a, best, c) if name.startswith("backward") else products))
+        wait()
+
+    first, *others = kernel_names()
+    start = time.perf_counter()
+    ready(first)
+    one(first)
+    found = {"first": time.perf_counter() - start}
+    for name in others:
+        one(name)
+    found["all"] = time.perf_counter() - start
+    for name, value in {"maxplus_f64": 2, "minplus_f64": 2, "maxmul_f64": 1}.items():
+        one(name)
+        require((host(c) == value).all())
+    return found
+
+
+def our_products() -> dict[str, float]:
+    import numpy as np
+    from numba import cuda
+
+    from numba_kcache import cached_module
+
+    module = cached_module(SOURCE)
+
+    def launch(name: str, *operands: Any) -> None:
+        pointers = (np.uintp(each.device_ctypes_pointer.value) for each in operands)
+        module[name][grid_of(name)](*pointers, SIDE, SIDE, SIDE)
+
+    found = measured(
+        np, lambda name: module[name][grid_of(name)], launch, cuda.synchronize, cuda.to_device,
+        lambda each: each.copy_to_host(),
+    )  # fmt: skip
+    return {**found, "compiles": compiles()}
+
+
+def cupy_products() -> dict[str, float]:
+    import cupy
+
+    module = cupy.RawModule(code=SOURCE.read_text(), backend="nvrtc")
+    size = (cupy.int32(SIDE),) * 3
+
+    def launch(name: str, *operands: Any) -> None:
+        module.get_function(name)(*grid_of(name), (*operands, *size))
+
+    wait = cupy.cuda.Device().synchronize
+    return measured(cupy, module.get_function, launch, wait, lambda each: each, cupy.asnumpy)
+
+
+def core_products() -> dict[str, float]:
+    """cuda.core, with its cache on disk and Numba's arrays."""
+    import numpy as np
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions
+    from cuda.core import launch as launch_on
+    from cuda.core.utils import FileStreamProgramCache
+    from numba import cuda
+
+    device, cache, compiled = Device(), FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), list[Any]()
+    device.set_current()
+
+    def ready(_name: str) -> None:
+        options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
+        compiled.append(Program(SOURCE.read_text(), "c++", options=options).compile("cubin", cache=cache))
+
+    def launch(name: str, *operands: Any) -> None:
+        pointers = (each.device_ctypes_pointer.value for each in operands)
+        grid, block = grid_of(name)
+        config = LaunchConfig(grid=grid, block=block)
+        size = (np.int32(SIDE),) * 3
+        launch_on(device.default_stream, config, compiled[0].get_kernel(name), *pointers, *size)
+
+    return measured(np, ready, launch, cuda.synchronize, cuda.to_device, lambda each: each.copy_to_host())
 
 
 # -- twenty Numba kernels -------------------------------------------------------------------------------

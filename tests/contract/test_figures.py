@@ -93,15 +93,13 @@ def test_every_table_says_what_it_does_not_show(load) -> None:  # type: ignore[n
 
 def test_tables_and_pictures_show_rows_that_the_scripts_measure(load) -> None:  # type: ignore[no-untyped-def]
     """The names of systems in tables and pictures are those of the scripts, so that a new result fills them."""
-    added, warm_steps, whole_process = (load(name) for name in ("added", "warm_steps", "whole_process"))
+    added, warm_steps = (load(name) for name in ("added", "warm_steps"))
     measured = {
         "first_launch": load("first_launch").SYSTEMS,
         "launch": load("launch").SYSTEMS,
         "warm_steps": warm_steps.SYSTEMS,
-        "whole_process": {**whole_process.SYSTEMS, **whole_process.IMPORTS},
         "store": load("store").SYSTEMS,
         "growth": load("growth").PARTS,
-        "cli": load("cli").VERBS,
     }
 
     for name, shown in load("plots").SHOWN.items():

@@ -11,9 +11,8 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, decode_entry
-from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed, small_entry
+from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed, small_entry, use_every_verb
 
 FILES = {
     "entry": (ENTRY, encode_entry(entry_of(1))),
@@ -189,25 +188,3 @@ def test_what_replaces_a_folder_never_raises(tmp_path: Path, folder: str, plant:
         path.symlink_to("/nonexistent")
 
     use_every_verb(open_store(tmp_path / "cache"))
-
-
-def use_every_verb(store: DiskStore) -> None:
-    """Call every operation once; each result must be right or empty."""
-    assert store.get(key_of(1)) in (None, small_entry(1))
-    store.put(small_entry(2))
-    assert store.get(key_of(2)) in (None, small_entry(2))
-    store.add_rows(key_of(1), {"key": "a"})
-    assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
-    store.put_record(key_of(1), {"a": 1})
-    assert store.get_record(key_of(1)) in (None, {"a": 1})
-    with store.building(key_of(3)) as turn:
-        assert turn.found is None
-    assert {info.key for info in store.entries()} <= {key_of(1), key_of(2)}
-    store.counters.add({"hits": 1})
-    store.counters.read()
-    store.size()
-    store.verify()
-    store.prune(max_size_bytes=100)
-    store.remove(key_of(2))
-    store.clear()
-    store.writer.limits.wait()

@@ -17,9 +17,18 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store import eviction, folders, writing
-from numba_kcache.store.disk import DiskStore
 from tests.support.programs import program
-from tests.support.stores import Clock, Events, entry_of, in_child, key_of, open_store, private_files, small_entry
+from tests.support.stores import (
+    Clock,
+    Events,
+    entry_of,
+    in_child,
+    key_of,
+    open_store,
+    private_files,
+    small_entry,
+    use_every_verb,
+)
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -44,27 +53,6 @@ IS_ROOT = os.geteuid() == 0
 @pytest.fixture(autouse=True)
 def _private_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "LOCAL_PARENT", str(tmp_path))
-
-
-def use(store: DiskStore) -> None:
-    """Call every operation once; each result must be right or empty, and an exception fails the test."""
-    assert store.get(key_of(1)) in (None, small_entry(1))
-    store.put(small_entry(2))
-    assert store.get(key_of(2)) in (None, small_entry(2))
-    store.add_rows(key_of(1), {"key": "a"})
-    assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
-    with store.building(key_of(3)) as turn:
-        assert turn.found is None
-        store.put(small_entry(3))
-    assert {info.key for info in store.entries()} <= {key_of(1), key_of(2), key_of(3)}
-    store.counters.add({"hits": 1})
-    store.counters.read()
-    store.size()
-    store.verify()
-    store.prune(max_size_bytes=100)
-    store.remove(key_of(2))
-    store.clear()
-    store.writer.limits.wait()
 
 
 @pytest.mark.slow
@@ -92,7 +80,7 @@ def test_failing_call_never_raises(
     victim = open_store(root, durability="data", emit=events, clock=clock)
     with monkeypatch.context() as patch:
         patch.setattr(os, call, failing)
-        use(victim)
+        use_every_verb(victim)
 
     clock.now_s += 2 * writing.PAUSE_S
     healed = open_store(root, clock=clock)
@@ -121,7 +109,7 @@ def test_store_recovers_from_a_fault_at_the_first_call_of_each_kind(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, failing)
-        use(store)
+        use_every_verb(store)
     assert not left, f"no operation calls {call}"
 
     clock.now_s += 2 * writing.PAUSE_S
@@ -299,7 +287,7 @@ def test_mounted_volume_itself_is_the_directory(mounted: Callable[..., Path]) ->
     (point / "lost+found").mkdir()
     events = Events()
     store = open_store(point, emit=events, durability="full")
-    use(store)
+    use_every_verb(store)
     assert store.put(small_entry(1))
 
     assert open_store(point).get(key_of(1)) == small_entry(1)
@@ -314,7 +302,7 @@ def test_filesystem_without_room_for_a_directory(mounted: Callable[..., Path]) -
     events = Events()
     store = open_store(point / "cache", emit=events)
 
-    use(store)
+    use_every_verb(store)
     assert not store.put(small_entry(9))
     assert {event.fields.get("errno") for event in events} == {errno.ENOSPC}
 
@@ -331,7 +319,7 @@ def test_readonly_mount_is_read_and_not_written_to(mounted: Callable[..., Path],
     assert events == []
     assert not store.put(small_entry(2))
     assert not store.put(small_entry(3))
-    use(store)
+    use_every_verb(store)
     assert [event.fields["errno"] for event in events.of(EventKind.TROUBLE)] == [errno.EROFS]
 
 
@@ -346,7 +334,7 @@ def test_remount_readonly_in_the_middle(mounted: Callable[..., Path], tmp_path: 
 
     assert store.get(key_of(1)) == small_entry(1)
     assert not store.put(small_entry(2))
-    use(store)
+    use_every_verb(store)
 
 
 def test_directory_removed_while_in_use(tmp_path: Path) -> None:

@@ -15,14 +15,9 @@ import numpy as np
 import pytest
 
 from numba_kcache import ArgumentError, KernelCache, LaunchConfigError, cached_kernel
+from tests.support.compiling import SAXPY
 
 pytestmark = pytest.mark.gpu
-
-SAXPY = r"""
-extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = a * x[i] + y[i];
-}"""
 
 PRODUCE = r"""
 extern "C" __global__ void produce(float *x, float value, long long cycles) {

@@ -12,14 +12,9 @@ import pytest
 
 import numba_kcache
 from numba_kcache import ArgumentError, KernelCache, LaunchConfigError, LaunchError, cached_kernel
+from tests.support.compiling import SAXPY
 
 pytestmark = pytest.mark.gpu
-
-SAXPY = r"""
-extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = a * x[i] + y[i];
-}"""
 
 REDUCTION = r"""
 extern "C" __global__ void block_sum(const double *x, double *sums, int n) {

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
+from tests.support.compiling import SAXPY
 
 pytestmark = pytest.mark.gpu
 
-SAXPY = r"""
-extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = a * x[i] + y[i];
-}"""
 N = 1000
 
 

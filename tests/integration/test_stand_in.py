@@ -9,7 +9,7 @@ import re
 import shutil
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -25,6 +25,27 @@ def said(program: str, cache: Path, *, log: Path | None = None, cwd: Path | None
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
     found: dict[str, Any] = json.loads(run(["-c", program], env=surroundings, cwd=cwd).stdout.splitlines()[-1])
     return found
+
+
+class Fill(Protocol):
+    """Fills a cache with the kernel of `COMMON`, and returns what that program said when it compiled it."""
+
+    def __call__(self, cache: Path, kind: str = "numba") -> dict[str, Any]: ...
+
+
+@pytest.fixture(scope="module")
+def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
+    made: dict[str, tuple[Path, dict[str, Any]]] = {}
+
+    def copy(cache: Path, kind: str = "numba") -> dict[str, Any]:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("common")
+            made[kind] = folder, said(programs.COMMON, folder, KIND=kind)
+        folder, found = made[kind]
+        shutil.copytree(folder, cache, dirs_exist_ok=True)
+        return found
+
+    return copy
 
 
 @pytest.mark.lane
@@ -47,9 +68,9 @@ def test_second_process_hits_without_numba(tmp_path: Path, kind: str, package: s
     assert [[each[at] for at in sizes] for each in launches] == [[launches[0][at] for at in sizes]] * 6
 
 
-def test_program_that_imports_numba_hits_the_same_entry(tmp_path: Path) -> None:
+def test_program_that_imports_numba_hits_the_same_entry(tmp_path: Path, fill: Fill) -> None:
     """The key is that of the same program with `from numba import cuda`, whichever of both compiled it."""
-    stored = said(programs.COMMON, tmp_path / "one")
+    stored = fill(tmp_path / "one")
     assert said(programs.COMMON, tmp_path / "one", REAL="1") == {
         **stored, "hits": 1, "misses": 0, "why": "", "loaded": stored["loaded"]
     }  # fmt: skip
@@ -64,9 +85,9 @@ def test_program_that_imports_numba_hits_the_same_entry(tmp_path: Path) -> None:
     assert second["loaded"] == []
 
 
-def test_changed_global_is_compiled_with_its_new_value(tmp_path: Path) -> None:
+def test_changed_global_is_compiled_with_its_new_value(tmp_path: Path, fill: Fill) -> None:
     """A changed global is a miss, by a compile of the present value; the earlier value still hits."""
-    first = said(programs.COMMON, tmp_path)
+    first = fill(tmp_path)
 
     changed = said(programs.COMMON, tmp_path, SCALE="3.0")
 
@@ -76,9 +97,9 @@ def test_changed_global_is_compiled_with_its_new_value(tmp_path: Path) -> None:
     assert said(programs.COMMON, tmp_path)["loaded"] == []
 
 
-def test_explanation_says_why_numba_was_imported(tmp_path: Path) -> None:
+def test_explanation_says_why_numba_was_imported(tmp_path: Path, fill: Fill) -> None:
     """`explain`, in the program and in the shell, names the kernel for which Numba was imported, and why."""
-    said(programs.COMMON, tmp_path)
+    fill(tmp_path)
     cold, warm = (said(programs.EXPLAINED, tmp_path, SCALE="5.0") for _ in range(2))
 
     assert cold["imported"] == "__main__.kernel: it is not stored"
@@ -93,10 +114,10 @@ def test_explanation_says_why_numba_was_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("use", programs.USES)
-def test_each_program_hits_what_it_stored_by_either_import(tmp_path: Path, use: str) -> None:
+def test_each_program_hits_what_it_stored_by_either_import(tmp_path: Path, fill: Fill, use: str) -> None:
     """Whatever a program does to Numba: it hits in its second process and with the real import, with one key."""
     program, why = programs.DIFFERENT[use], programs.USES[use][1]
-    said(programs.COMMON, tmp_path)
+    fill(tmp_path)
 
     cold, warm, real = (said(program, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
 
@@ -119,9 +140,9 @@ def test_kernel_launched_before_and_after_numba_is_imported_counts_once(tmp_path
 @pytest.mark.parametrize(
     "variable", ["NUMBA_OPT", "NUMBA_CUDA_DEBUGINFO", "NUMBA_LOOP_VECTORIZE", "NUMBA_CUDA_ENABLE_NRT"]
 )
-def test_variable_of_numba_counts_without_numba(tmp_path: Path, variable: str) -> None:
+def test_variable_of_numba_counts_without_numba(tmp_path: Path, fill: Fill, variable: str) -> None:
     """A changed NUMBA_* variable that changes code is a miss, whose entry both imports hit."""
-    first, value = said(programs.COMMON, tmp_path), "0" if variable in ("NUMBA_OPT", "NUMBA_LOOP_VECTORIZE") else "1"
+    first, value = fill(tmp_path), "0" if variable in ("NUMBA_OPT", "NUMBA_LOOP_VECTORIZE") else "1"
 
     cold, warm, real = (said(programs.COMMON, tmp_path, **env, **{variable: value}) for env in ({}, {}, {"REAL": "1"}))
 
@@ -144,9 +165,9 @@ def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> N
     assert len(launches[0]) >= 9
 
 
-def test_class_that_numba_types_by_its_base_is_left_to_numba(tmp_path: Path) -> None:
+def test_class_that_numba_types_by_its_base_is_left_to_numba(tmp_path: Path, fill: Fill) -> None:
     """An int with an array interface is an int for Numba, with and without the stand-in."""
-    said(programs.COMMON, tmp_path)
+    fill(tmp_path)
 
     cold, warm, real = (said(programs.INTEGER, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
 
@@ -180,9 +201,9 @@ kernel[1, 64](Memory())
     assert [run(["-c", program], env={**env, **more}, check=False).returncode for more in ({}, {"REAL": "1"})] == [1, 1]
 
 
-def test_changed_setting_of_llvmlite_does_not_hit_the_code_without(tmp_path: Path) -> None:
+def test_changed_setting_of_llvmlite_does_not_hit_the_code_without(tmp_path: Path, fill: Fill) -> None:
     """A program that loads llvmlite may have changed it, so that Numba is imported."""
-    said(programs.COMMON, tmp_path)
+    fill(tmp_path)
     changed = "import llvmlite\nllvmlite.its_setting = True\n" + programs.COMMON
 
     found = [said(changed, tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
@@ -233,10 +254,10 @@ def test_function_of_python_that_was_replaced_after_a_hit_is_not_registered_eith
     assert "0d4008000000000000" in real["code"]
 
 
-def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
+def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path, fill: Fill) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")
-    said(programs.COMMON, tmp_path / "cache")
+    fill(tmp_path / "cache")
 
     found = [said(programs.COMMON, tmp_path / "cache", cwd=tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
 
@@ -245,14 +266,14 @@ def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
     assert found[1]["hits"] == found[2]["hits"] == 1
 
 
-def test_checkout_in_front_of_the_installed_numba_is_imported(tmp_path: Path) -> None:
+def test_checkout_in_front_of_the_installed_numba_is_imported(tmp_path: Path, fill: Fill) -> None:
     """A package that an import would take from another folder than its metadata is keyed by content, by Numba's way."""
     spec = importlib.util.find_spec("numba_cuda")
     assert spec is not None
     (tmp_path / "checkout").mkdir()
     shutil.copytree(Path(str(spec.origin)).parent, tmp_path / "checkout" / "numba_cuda")
     path = {"PYTHONPATH": f"{tmp_path / 'checkout'}:{environment(build())['PYTHONPATH']}"}
-    stored = said(programs.COMMON, tmp_path / "cache")
+    stored = fill(tmp_path / "cache")
 
     cold, warm, real = (said(programs.COMMON, tmp_path / "cache", **env, **path) for env in ({}, {}, {"REAL": "1"}))
 
@@ -274,9 +295,9 @@ def test_numpy_in_a_folder_of_pythonpath_is_the_reason(tmp_path: Path) -> None:
     assert warm["imported"] == f"__main__.kernel: numpy in {tmp_path} counts by its files, not by a version"
 
 
-def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path) -> None:
+def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path, fill: Fill) -> None:
     """A bundle of one kernel has the facts without which its program would import Numba, and no other kernel."""
-    stored = said(programs.COMMON, tmp_path / "cache")
+    stored = fill(tmp_path / "cache")
     said(programs.COMMON, tmp_path / "cache", SCALE="7.0")
     said(programs.CHOSEN, tmp_path / "cache", BUNDLE=str(tmp_path / "one.kcache"))
     tier = {"NUMBA_KCACHE_TIERS": str(tmp_path / "one.kcache"), "NUMBA_KCACHE_MODE": "frozen"}
@@ -372,9 +393,9 @@ def test_warning_of_a_stored_compile_keeps_its_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
-def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
+def test_facts_travel_in_a_bundle(tmp_path: Path, fill: Fill, kind: str) -> None:
     """A kernel in a mounted bundle is launched without Numba, in an empty cache and in a frozen one."""
-    stored = said(programs.COMMON, tmp_path / "cache", KIND=kind)
+    stored = fill(tmp_path / "cache", kind)
     cache = KernelCache(tmp_path / "cache")
     cache.export_bundle(tmp_path / "all.kcache")
 
@@ -385,10 +406,10 @@ def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
         assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
 
 
-def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path) -> None:
+def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path, fill: Fill) -> None:
     """Where neither Numba nor NumPy is installed, a bundle's kernel is launched, a miss says what is missing, and
     `doctor` what can run; packages and bundle take less than 150 MB."""
-    stored = said(programs.COMMON, tmp_path / "cache")
+    stored = fill(tmp_path / "cache")
     KernelCache(tmp_path / "cache").export_bundle(tmp_path / "all.kcache")
     site, packages = tmp_path / "site", Path(str(importlib.util.find_spec("xxhash").origin)).parents[1]  # type: ignore[union-attr]
     (site / "cuda").mkdir(parents=True)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,7 +90,27 @@ def said(code: str, *arguments: str) -> Any:
     return json.loads(in_python(code, *arguments))
 
 
-def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = None, **environment: str) -> str:
+def said_by_each(module: str, programs: Sequence[str]) -> list[Any]:
+    """What each program prints, as JSON; each is run in a fork of one process, which has imported the module."""
+    return [json.loads(line) for line in in_python(_FORKS, module, stdin=json.dumps(programs)).splitlines()]
+
+
+_FORKS = """
+import importlib, json, os, sys
+importlib.import_module(sys.argv[1])
+for program in json.load(sys.stdin):
+    child = os.fork()
+    if not child:
+        exec(program, vars(sys.modules["__main__"]))
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def in_python(
+    code: str, *arguments: str, check: bool = True, cwd: str | None = None, stdin: str = "", **environment: str
+) -> str:
     """Run Python code in a fresh interpreter with these environment variables; return its output."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("NUMBA_", "PYTHONHASH"))}
     path = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
@@ -100,6 +121,7 @@ def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = 
         text=True,
         check=False,
         cwd=cwd,
+        input=stdin,
         timeout=120,
     )
     assert not check or done.returncode == 0, done.stderr

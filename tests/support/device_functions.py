@@ -56,16 +56,15 @@ KEYS = (
     START
     + """
 found, corpus = {}, json.load(sys.stdin)
-for chain in corpus[::-1] if state == "reversed" else corpus:
-    for text in (f"    x[0] = {chain}(x[0])", f"    own = cuda\\n    x[0] = own{chain[4:]}(x[0])"):
-        try:
-            found[text] = made("def k(x):\\n" + text + "\\n").key("sm_90", "void(float32[::1])")
-        except Exception as refusal:
-            found[text] = str(refusal)
+for text in corpus[::-1] if state == "reversed" else corpus:
+    try:
+        found[text] = made("def k(x):\\n" + text + "\\n").key("sm_90", "void(float32[::1])")
+    except Exception as refusal:
+        found[text] = str(refusal)
 print(json.dumps(found))
 """
 )
-"""Print the key of a kernel for each name, read by attribute, and from `cuda` as a local variable; or its refusal."""
+"""Print the key of a kernel with each of the given bodies, or its refusal."""
 
 COMMON = {
     "half": ("x, y", "x[0] = cuda.fp16.hfma(cuda.fp16.hsin(x[1]), y[0], y[1])", "float16[::1], float16[::1]"),

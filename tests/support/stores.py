@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def private_files(directory: Path) -> list[Path]:
     return list((directory / "v1").glob("[0-9]*.*"))
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Run `work` in a forked process and return its wait status."""
+def forked(work: Callable[[], object]) -> int:
+    """Start `work` in a forked process, which ends with 1 if it fails, and return the process's id."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -114,7 +115,12 @@ def in_child(work: Callable[[], object]) -> int:
             sys.stderr.flush()
         finally:
             os._exit(status)
-    return os.waitpid(pid, 0)[1]
+    return pid
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run `work` in a forked process and return its wait status."""
+    return os.waitpid(forked(work), 0)[1]
 
 
 def killed_at(point: str, work: Callable[[], object], occurrence: int = 1) -> bool:
@@ -139,22 +145,32 @@ def killed_at(point: str, work: Callable[[], object], occurrence: int = 1) -> bo
 @contextmanager
 def children(count: int, work: Callable[[int], object]) -> Iterator[list[int]]:
     """Run `work(0)` to `work(count - 1)`, each in a process; at its end the context checks that none failed."""
-    pids = []
-    for number in range(count):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                work(number)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-            finally:
-                os._exit(status)
-        pids.append(pid)
+    pids = [forked(partial(work, number)) for number in range(count)]
     try:
         yield pids
     finally:
         statuses = [os.waitpid(pid, 0)[1] for pid in pids]
     assert statuses == [0] * count
+
+
+def use_every_verb(store: DiskStore) -> None:
+    """Call every operation once; each result must be right or empty, and an exception fails the test."""
+    assert store.get(key_of(1)) in (None, small_entry(1))
+    store.put(small_entry(2))
+    assert store.get(key_of(2)) in (None, small_entry(2))
+    store.add_rows(key_of(1), {"key": "a"})
+    assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
+    store.put_record(key_of(1), {"a": 1})
+    assert store.get_record(key_of(1)) in (None, {"a": 1})
+    with store.building(key_of(3)) as turn:
+        assert turn.found is None
+        store.put(small_entry(3))
+    assert {info.key for info in store.entries()} <= {key_of(1), key_of(2), key_of(3)}
+    store.counters.add({"hits": 1})
+    store.counters.read()
+    store.size()
+    store.verify()
+    store.prune(max_size_bytes=100)
+    store.remove(key_of(2))
+    store.clear()
+    store.writer.limits.wait()

@@ -96,6 +96,7 @@ def test_level_of_optimisation_counts_where_the_code_differs(monkeypatch: pytest
     assert digest(has_lines=True) != lines
 
 
+@pytest.mark.slow
 def test_setting_that_llvmlite_read_when_it_was_loaded_counts() -> None:
     """The variable is gone, and the setting is in force."""
     script = (
@@ -117,6 +118,7 @@ print(cached_kernel(kernel).key("sm_90", "void(float32[::1])"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
 def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
     """They differ in cores, CPU, home and CUDA's folder, and in settings of this package."""
@@ -142,6 +144,7 @@ assert read(has_lines=True) == before, (read(has_lines=True), before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
 def test_reload_of_the_configuration_keeps_digest(package: str) -> None:
     """Numba then resets what its own import had set: the default target of PTX, which no kernel uses."""

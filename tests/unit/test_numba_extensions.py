@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compiling import edited, in_python, said
+from tests.support.compiling import edited, in_python, said, said_by_each
 
 pytestmark = pytest.mark.slow
 
@@ -151,13 +151,16 @@ def test_extension_tutorial_is_cached(tmp_path: Path) -> None:
     assert [said(PROGRAM + COMPILE, str(tmp_path)) for _ in range(2)] == [[0, 3], [3, 0]]
 
 
-@pytest.mark.parametrize("edit", [*OF_INTERVALS.values(), *OF_QUATERNIONS.values()], ids=lambda edit: edit[1])
-def test_edit_of_an_extension_invalidates_key(edit: tuple[str, str]) -> None:
+def test_edit_of_an_extension_invalidates_key() -> None:
     """Of the kernels that use it."""
-    before, after = (said(each + KEYS) for each in (PROGRAM, edited(PROGRAM, *edit)))
+    edits = [(0, name, edit) for name, edit in OF_INTERVALS.items()]
+    edits += [(1, name, edit) for name, edit in OF_QUATERNIONS.items()]
+    before, *after = said_by_each(
+        "numba.cuda", [PROGRAM + KEYS, *(edited(PROGRAM, *edit) + KEYS for *_, edit in edits)]
+    )
 
-    assert before[0] != after[0] or edit in OF_QUATERNIONS.values()
-    assert before[1] != after[1] or edit in OF_INTERVALS.values()
+    changed = [name for (kernel, name, _), keys in zip(edits, after, strict=True) if keys[kernel] != before[kernel]]
+    assert changed == [*OF_INTERVALS, *OF_QUATERNIONS]
 
 
 OF_MLIR = """
@@ -244,15 +247,16 @@ def test_extension_tutorial_is_cached_with_numba_cuda_mlir(tmp_path: Path) -> No
     assert [said(program, str(tmp_path)) for _ in range(2)] == [[0, 3], [3, 0]]
 
 
-@pytest.mark.parametrize("edit", MLIR_EDITS.values(), ids=MLIR_EDITS)
-def test_edit_of_an_extension_of_numba_cuda_mlir_invalidates_key(edit: tuple[str, str]) -> None:
+def test_edit_of_an_extension_of_numba_cuda_mlir_invalidates_key() -> None:
     """Of a kernel that uses the interval."""
     pytest.importorskip("numba_cuda_mlir")
     keys = KEYS.replace("key(of_intervals), key(of_quaternions)", "key(of_methods), key(of_intervals), key(plain)")
+    programs = [OF_MLIR + keys, *(edited(OF_MLIR, *edit) + keys for edit in MLIR_EDITS.values())]
 
-    before, after = (said(each + keys) for each in (OF_MLIR, edited(OF_MLIR, *edit)))
+    before, *after = said_by_each("numba_cuda_mlir.cuda", programs)
 
-    assert before[:2] != after[:2]
+    changed = [name for name, keys in zip(MLIR_EDITS, after, strict=True) if keys[:2] != before[:2]]
+    assert changed == [*MLIR_EDITS]
 
 
 def test_registries_of_every_loaded_module_are_found() -> None:

@@ -386,16 +386,16 @@ def test_size_is_that_of_the_files(root: Path) -> None:
 def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) -> None:
     """Many processes each add one entry without knowing of the others: the sum stays within the limit."""
     size = len(encode_entry(small_entry(0)))
-    limits = {"max_entries": 1000} if limit == "entries" else {"max_size_bytes": 1000 * size}
+    limits = {"max_entries": 400} if limit == "entries" else {"max_size_bytes": 400 * size}
     earlier = open_store(root)
-    for number in range(900):
+    for number in range(360):
         earlier.put(small_entry(number))
-    for number in range(900, 1500):
+    for number in range(360, 600):
         store = open_store(root, **limits)
         store.put(small_entry(number))
         store.writer.limits.wait()
 
-    assert 850 <= store.size().entries <= 1020
+    assert 340 <= store.size().entries <= 408
 
 
 def test_pass_that_cannot_start_is_trouble_and_no_exception(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
