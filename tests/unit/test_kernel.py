@@ -310,7 +310,8 @@ def test_importable_kernel_pickles_by_its_name(kernel: Kernel) -> None:
 
 
 def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
-    """Nested, renamed, from a text or a relative path: the unpickled kernel has the same source, options and key."""
+    """Nested, renamed, from a text or a relative path: the unpickled kernel has the same source, options and key, and
+    the same label and history, since a worker of `warm_up` stores its entry."""
 
     @cached_kernel(arch="sm_80", fastmath=True, defines={"N": 3})
     def saxpy() -> str:
@@ -328,6 +329,8 @@ def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
         assert again is not kernel
         assert again.key() == kernel.key()
         assert again.__name__ == kernel.__name__
+        one, other = definition_of(again), definition_of(kernel)
+        assert (one.label, one.own_name) == (other.label, other.own_name)
         assert definition_of(again).compile_options == definition_of(kernel).compile_options
         again.compile()
         assert pickle.loads(pickle.dumps(again)).key() == kernel.key()

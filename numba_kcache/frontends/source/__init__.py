@@ -530,7 +530,8 @@ class SourceDefinition(Definition):
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
         self.own_name = source.qualname
-        if isinstance(thing, str):  # inline, for the time of a warm start
+        if isinstance(thing, str) and not (source.qualname or source.origin.is_whole_file):
+            # inline, for the time of a warm start; the unpickled text of a function or file keeps the name of these
             own = self.entry_name or ""
             mark = ".entry" if self.kind == "ptx" else "__global__"
             _before, _mark, declared = ("", "", "") if own else thing.partition(mark)
