@@ -19,6 +19,7 @@ from pathlib import Path
 from harness import ROOT, Folders, Result, rounds, run, seconds
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.settings import Settings
 from numba_kcache.store import ENTRY, StoredEntry
 from numba_kcache.store.disk import DiskStore
 
@@ -38,14 +39,15 @@ def compiled() -> StoredEntry:
     """One entry as a compile stores it: `verify` reads its machine code."""
     with tempfile.TemporaryDirectory() as folder:
         cached_kernel(SOURCE, arch="sm_90", cache=KernelCache(folder)).compile()
-        found = DiskStore(folder).get(next(iter(DiskStore(folder).files(ENTRY))).key)
+        store = DiskStore(folder, Settings())
+        found = store.get(next(iter(store.files(ENTRY))).key)
     assert found is not None
     return found
 
 
 def fill(directory: Path, entries: int) -> None:
     """Make a cache of so many entries, each of which was served once."""
-    store, hits = DiskStore(str(directory), durability="none", max_entries=10**6), {}
+    store, hits = DiskStore(str(directory), Settings(max_entries=10**6)), {}
     entry = compiled()
     for number in range(entries):
         key = sha256(b"%d" % number).hexdigest()

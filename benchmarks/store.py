@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from harness import Folders, Result, answer, run, start, versions
 from xxhash import xxh3_128_digest
 
+from numba_kcache.settings import Settings
 from numba_kcache.store import StoredEntry, encoding
 from numba_kcache.store.disk import DiskStore
 
@@ -74,7 +75,7 @@ class Store(NamedTuple):
 
 
 def disk_store(root: Path, durability: Any = "none") -> DiskStore:
-    return DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)
+    return DiskStore(str(root), Settings(max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability))
 
 
 def ours(root: Path, durability: Any = "data") -> Store:
@@ -265,7 +266,9 @@ def measure_one(system: System, folder: Path, size: int, entries: int, processes
 
 FIRST_HIT = """
 import json, os, sys, time; a = time.perf_counter_ns(); from numba_kcache.store.disk import DiskStore
-b = time.perf_counter_ns(); store = DiskStore(sys.argv[1]); is_opened = len(sys.argv) > 3 and store.get('0' * 64)
+from numba_kcache.settings import Settings
+b = time.perf_counter_ns(); store = DiskStore(sys.argv[1], Settings())
+is_opened = len(sys.argv) > 3 and store.get('0' * 64)
 c = time.perf_counter_ns(); entry = store.get(sys.argv[2]); d = time.perf_counter_ns(); assert entry
 if len(sys.argv) > 3: fd = os.open(sys.argv[3], os.O_RDONLY); os.read(fd, int(sys.argv[4])); os.close(fd)
 e = time.perf_counter_ns()
@@ -306,7 +309,7 @@ def many_entries(root: Path, count: int = 20_000) -> dict[str, float]:
         store.put(StoredEntry(key_of(number), HEADER, {"cubin": b"x" * 3000}))
     store.writer.limits.wait()
     for _ in range(128):
-        DiskStore(str(root)).counters.add({"hits": 1, "misses": 1, "compile_time_s": 0.5})
+        disk_store(root).counters.add({"hits": 1, "misses": 1, "compile_time_s": 0.5})
     found = {}
     for name, work in (
         ("exact_size_ms", store.size), ("counters_ms", store.counters.read), ("entries_ms", lambda: [*store.entries()]),

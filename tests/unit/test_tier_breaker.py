@@ -148,7 +148,7 @@ def test_tier_that_failed_is_asked_after_the_period(tmp_path: Path, time: Time, 
             raise OSError("away")
 
     tier, events = Away(is_remote=True), Events()
-    chain = Chain(open_store(tmp_path, readonly=readonly), [tier], events)
+    chain = Chain(open_store(tmp_path, mode="readonly" if readonly else "readwrite"), [tier], events)
     for period in range(1, 4):
         for number in range(10 * period, 10 * period + 10):
             assert chain.get(key_of(number)) is None

@@ -72,7 +72,7 @@ def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -
 def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -> None:
     """A mode without writing writes to no tier either."""
     tier = MemoryTier()
-    chain = Chain(open_store(tmp_path, readonly=True), [tier], events)
+    chain = Chain(open_store(tmp_path, mode="readonly"), [tier], events)
     chain.put(entry_of(1))
     chain.add_rows(key_of(9), VARIANT)
 
