@@ -77,7 +77,6 @@ WAITS = {
     "tiers/bundle.py os.open": SLOW_BUNDLE,
     "tiers/bundle.py os.pread": SLOW_BUNDLE,
     "tiers/bundle.py found.read_bytes": SLOW_BUNDLE,
-    "tiers/chain.py self._uploads.flush": FLUSHED,
     "tiers/chain.py tier.elected": LEASES,
     "tiers/checked_tier.py operation": SLOW_FOLDER,
     "tiers/checked_tier.py self._elections.elected": LEASES,

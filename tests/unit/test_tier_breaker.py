@@ -13,10 +13,9 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.breaker import Breaker
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, key_of, open_store
-from tests.support.tiers import MemoryTier, Time
+from tests.support.tiers import Chain, MemoryTier, Time
 
 
 class SlowTier(MemoryTier):

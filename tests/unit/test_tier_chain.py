@@ -11,10 +11,9 @@ from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.tiers import breaker, checked_tier
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed
-from tests.support.tiers import MemoryTier, Time
+from tests.support.tiers import Chain, MemoryTier, Time
 
 VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
 

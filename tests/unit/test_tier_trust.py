@@ -17,11 +17,10 @@ from numba_kcache.store import ENTRY, MANIFEST, StoredEntry, disk
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.signed import SignedTree
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import Trust, trust_of
 from tests.support.stores import Events, file_of, key_of, open_store, sealed, small_entry
-from tests.support.tiers import MemoryTier
+from tests.support.tiers import Chain, MemoryTier
 
 pytest.importorskip("cryptography", reason="no cryptography: pip install numba-kcache[sign]")
 
@@ -94,11 +93,11 @@ def test_two_that_sign_and_add_a_row_at_once_lose_none(
 
     def overtaken(family: str, data: bytes, before: bytes | None) -> bool:
         monkeypatch.setattr(tier, "put_manifest", put)
-        second.add_rows_now(key_of(9), variants[2])
+        second.add_rows(key_of(9), variants[2])
         return put(family, data, before)
 
     monkeypatch.setattr(tier, "put_manifest", overtaken)
-    first.add_rows_now(key_of(9), variants[0])
+    first.add_rows(key_of(9), variants[0])
 
     assert first.get_manifest(key_of(9)) == [variants[0], variants[2], VARIANT]
     assert events.of(EventKind.TROUBLE) == []
