@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from harness import Folders, Result, answer, run, start, versions
 from xxhash import xxh3_128_digest
 
+from numba_kcache.settings import Settings
 from numba_kcache.store import StoredEntry, encoding
 from numba_kcache.store.disk import DiskStore
 
@@ -73,9 +74,13 @@ class Store(NamedTuple):
     get: Callable[[str], bytes]
 
 
+def disk_store(root: Path, durability: Any = "none") -> DiskStore:
+    return DiskStore(str(root), Settings(max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability))
+
+
 def ours(root: Path, durability: Any = "data") -> Store:
     """numba_kcache, with each entry synced, as cuda.core and LMDB do it; its default is not to sync."""
-    store = DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)
+    store = disk_store(root, durability)
 
     def put(key: str, payload: bytes) -> None:
         if not store.put(StoredEntry(key, HEADER, {"cubin": payload})):
@@ -261,7 +266,9 @@ def measure_one(system: System, folder: Path, size: int, entries: int, processes
 
 FIRST_HIT = """
 import json, os, sys, time; a = time.perf_counter_ns(); from numba_kcache.store.disk import DiskStore
-b = time.perf_counter_ns(); store = DiskStore(sys.argv[1]); is_opened = len(sys.argv) > 3 and store.get('0' * 64)
+from numba_kcache.settings import Settings
+b = time.perf_counter_ns(); store = DiskStore(sys.argv[1], Settings())
+is_opened = len(sys.argv) > 3 and store.get('0' * 64)
 c = time.perf_counter_ns(); entry = store.get(sys.argv[2]); d = time.perf_counter_ns(); assert entry
 if len(sys.argv) > 3: fd = os.open(sys.argv[3], os.O_RDONLY); os.read(fd, int(sys.argv[4])); os.close(fd)
 e = time.perf_counter_ns()

@@ -239,10 +239,10 @@ def push(session: Session, to: str | None) -> Moved:
     present = chosen.keys() & there
     for key in sorted(chosen.keys() - there):
         data = _unchanged(session, chosen[key])
-        if data and tier.put_now(entry_format.decode_entry(data, key), data):
+        if data and tier.put(entry_format.decode_entry(data, key), data):
             copied[key] = len(data)
     for family, data in _manifests(session, present.union(copied)):
-        tier.add_rows_now(family, *reversed(entry_format.decode_manifest(data, family)))
+        tier.add_rows(family, *reversed(entry_format.decode_manifest(data, family)))
     tier.close()
     failed = len(chosen) - len(copied) - len(present)
     return Moved(tier.tier.name, len(copied), sum(copied.values()), len(present), failed)

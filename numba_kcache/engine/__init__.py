@@ -79,10 +79,7 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..tiers.tier import Tier, TierReport
 
     class Store(Protocol):
-        """A store to look up in and to publish to: the local one, alone or with tiers behind it."""
-
-        def get(self, key: str) -> StoredEntry | None:
-            """The entry of `key`, verified; None if there is none."""
+        """A store to publish to: the local one, alone or with tiers behind it."""
 
         def put(self, entry: StoredEntry) -> bool:
             """Store an entry. Returns True if it was stored locally."""
@@ -424,7 +421,7 @@ class Lookup:
         stores: Whether entries and counts are stored in this mode.
         local: The local store.
         chain: The local store with tiers behind it; None if there are no tiers.
-        store: The one of both that is looked up in and published to.
+        store: The one of both that is published to.
         tiers: The stores behind the local one, in the order in which they are tried.
         refused: Keys of stored code that could not be used; they are not looked up again until compiled.
     """

@@ -35,6 +35,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
+from ..settings import Settings
 from . import (
     ABSENT,
     ENTRY,
@@ -59,15 +60,11 @@ from . import (
 )
 
 if TYPE_CHECKING:
-    from typing import Literal
-
-    from ..settings import Settings
     from .counters import Counters
     from .listing import EntryInfo, Order, Problem, Removed, Usage
     from .locks import KeyLocks, KeyTurn
     from .writing import Writer
 
-    Durability = Literal["none", "data", "full"]
     Decode = Callable[[bytes, str], object]
 
 Result = TypeVar("Result")
@@ -81,15 +78,10 @@ class DiskStore:
 
     Args:
         directory: Absolute path; made when something is first stored. "" for none: nothing is found or stored.
-        max_size_bytes: Limit of all entries and manifests together.
-        max_entries: Limit of the number of entries.
-        readonly: Nothing is written, not even recency.
-        durability: What a put forces to the disk before it returns.
-        shared: Trust a directory that others can write to, and let them read the entries.
+        settings: Its limits, mode, durability, `shared`, the longest wait for a build of another process, and whether
+            it finds only code compiled on this machine, or whose signature was checked (store.signed).
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: The time, in seconds since the epoch.
-        max_wait_s: Longest wait for a build of another process, in seconds.
-        demands: Find only code compiled on this machine, or whose signature was checked (store.signed).
 
     Attributes:
         opening: A lock, held while writer and counters are made.
@@ -98,25 +90,19 @@ class DiskStore:
     def __init__(
         self,
         directory: str,
+        settings: Settings,
         *,
-        max_size_bytes: int = 1 << 30,
-        max_entries: int = 20_000,
-        readonly: bool = False,
-        durability: Durability = "none",
-        shared: bool = False,
         emit: Emit = lambda event: None,
         clock: Callable[[], float] = time.time,
-        max_wait_s: float = 120.0,
-        demands: bool = False,
     ) -> None:
-        self.directory, self.readonly = directory, readonly
-        self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
-        self.emit, self.clock, self.max_wait_s = emit, clock, max_wait_s
-        self.tree = Tree(directory, shared=shared, durability=durability)
-        if demands:
+        self.directory, self.settings, self.emit, self.clock = directory, settings, emit, clock
+        self.readonly = settings.mode in ("readonly", "frozen")
+        tree = Tree
+        if settings.trusted_keys or settings.signing_key is not None:  # as tiers.trust
             from .signed import SignedTree
 
-            self.tree = SignedTree(directory, shared=shared, durability=durability)
+            tree = SignedTree
+        self.tree = tree(directory, shared=settings.shared, durability=settings.durability)
         self._obstacle = ""  # the reason why the directory is not tried again
         if not directory:
             self._obstacle = self.tree.refusal = "there is no directory"
@@ -345,9 +331,9 @@ class DiskStore:
 
     def require_room(self, size_bytes: int) -> None:
         """Raise OSError if so many bytes cannot be stored."""
-        shortage = self._obstacle or self.writer.limits.shortage(size_bytes)
-        if shortage or size_bytes > self.max_size_bytes:
-            raise OSError(errno.ENOSPC, shortage or f"{size_bytes} bytes are above the limit of {self.max_size_bytes}")
+        shortage, limit = self._obstacle or self.writer.limits.shortage(size_bytes), self.settings.max_size_bytes
+        if shortage or size_bytes > limit:
+            raise OSError(errno.ENOSPC, shortage or f"{size_bytes} bytes are above the limit of {limit}")
         if self.readonly:
             raise OSError(errno.EROFS, "the cache is read-only in this mode")
 
@@ -381,9 +367,9 @@ class DiskStore:
         """Take the turn to build `key`, or wait until another has built it.
 
         The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
-        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
+        and puts. Entering never raises and waits at most `wait_s` seconds, or `build_wait_s`, for other processes.
         """
-        most_s = self.max_wait_s if wait_s is None else wait_s
+        most_s = self.settings.build_wait_s if wait_s is None else wait_s
         return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
@@ -443,14 +429,4 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         why = "no home directory is known (set NUMBA_KCACHE_DIR)"
         where = "new kernels are kept in memory only, and compiled again by the next process"
         emit(trouble("directory", f"{why}: {where}"))
-    return DiskStore(
-        "" if settings.mode == "off" else directory or "",
-        max_size_bytes=settings.max_size_bytes,
-        max_entries=settings.max_entries,
-        readonly=settings.mode in ("readonly", "frozen"),
-        durability=settings.durability,
-        shared=settings.shared,
-        emit=emit,
-        max_wait_s=settings.build_wait_s,
-        demands=settings.trusted_keys != () or settings.signing_key is not None,  # as tiers.trust
-    )
+    return DiskStore("" if settings.mode == "off" else directory or "", settings, emit=emit)

@@ -96,7 +96,7 @@ class Limits:
 
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
-        limit = store.max_size_bytes
+        limit = store.settings.max_size_bytes
         self.left_bytes = max(limit - sum(header_folders(store.directory).values()), limit // 2)
         self.after_fork()
         renewed_in_children.add(self)
@@ -111,7 +111,7 @@ class Limits:
         is_full = choose(
             files,
             max_size_bytes=self.left_bytes / _SHARDS,
-            max_entries=self._store.max_entries / _SHARDS,
+            max_entries=self._store.settings.max_entries / _SHARDS,
         )
         try:
             if is_full or is_due(self._tree, self._store.clock()):
@@ -193,7 +193,7 @@ class Limits:
         doomed = choose(
             files,
             max_size_bytes=self.left_bytes if max_size_bytes is None else max_size_bytes,
-            max_entries=store.max_entries,
+            max_entries=store.settings.max_entries,
             before_ns=0 if older_than_s is None else int((now_s - older_than_s) * 1e9),
             low_water=LOW_WATER if max_size_bytes is None else 1.0,
         )

@@ -38,7 +38,6 @@ ORDERS: tuple[Order, ...] = ("age", "size", "cost", "hits")
 HITS_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
-_FIRST_BYTES = 8192
 _DECODE: Mapping[int, Decode] = {ENTRY: decode_entry, MANIFEST: decode_manifest, RECORD: decode_record}
 
 

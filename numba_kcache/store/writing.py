@@ -109,9 +109,9 @@ class Writer:
 
     def put(self, kind: int, key: str, data: bytes) -> bool:
         """Store an encoded file; returns True if it was stored."""
-        store = self._store
-        if len(data) > store.max_size_bytes:
-            store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
+        store, limit = self._store, self._store.settings.max_size_bytes
+        if len(data) > limit:
+            store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {limit}")
             return False
         if not self._is_done(lambda: self._write(kind, key, data), len(data)):
             return False

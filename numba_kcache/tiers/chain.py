@@ -1,14 +1,13 @@
-"""The local store with tiers behind it, tried in order; entries of tiers are verified and then stored locally.
+"""The local store with tiers behind it, in order: what is stored goes to all of them, one of them has leases.
 
-Promise     `get` asks the tiers only if the local store has no entry. Whatever a tier does, the local store is read and
-            written as without it.
-Method      A hit in a tier is written to the local store, with its row of the manifest, so that the tier is asked
-            only once. A put goes to the local store, then to every tier that accepts entries.
-Not here    Entries for other targets or compilers (engine), and the work of one tier (tiers.checked_tier).
+Promise     Whatever a tier does, the local store is written as without it.
+Method      A put goes to the local store, then to every tier that accepts entries.
+Not here    Look-ups (engine), and the work of one tier (tiers.checked_tier).
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -41,6 +40,7 @@ class Chain:
             checks the meaning of the entry, which no module of tiers knows.
 
     Attributes:
+        uploads: Queue of writes to remote or slow tiers.
         counts: The counts of the tiers in this process, under names of the store's counters.
     """
 
@@ -54,11 +54,11 @@ class Chain:
     ) -> None:
         self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
         self.counts = Counter[str]()
-        self._uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
+        self.uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
         self.tiers = tuple(self._checked(tier) for tier in tiers)
 
     def _checked(self, tier: Tier) -> CheckedTier:
-        given = self._emit, self._uploads, self.counts
+        given = self._emit, self.uploads, self.counts
         return CheckedTier(tier, self.local, *given, trust=self._trust, refusal_of=self._refusal_of)
 
     def mount(self, tier: Tier) -> None:
@@ -66,28 +66,19 @@ class Chain:
         others = (each for each in self.tiers if each.tier.name != tier.name)
         self.tiers = (self._checked(tier), *others)
 
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key` from the local store, else from the first tier that has it; None if none does."""
-        entry = self.local.get(key)
-        for tier in self.tiers if entry is None else ():
-            entry = tier.get(key)
-            if entry is not None:
-                break
-        return entry
-
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` locally and in the tiers. Returns True if it was stored locally."""
         data = encode_entry(entry)
         stored = self.local.put_encoded(entry.key, data)
         for tier in self._writable():
-            tier.put(entry, data)
+            tier.later(len(data), functools.partial(tier.put, entry, data))
         return stored
 
     def add_rows(self, family: str, *rows: StoredRow) -> bool:
         """Put `rows` before those of `family`, locally and in the tiers. Returns True if stored locally."""
         stored = self.local.add_rows(family, *rows)
         for tier in self._writable():
-            tier.add_rows(family, *rows)
+            tier.later(0, functools.partial(tier.add_rows, family, *rows))
         return stored
 
     def elected(self, key: str, *, waits: bool = True) -> AbstractContextManager[Election]:
@@ -115,15 +106,6 @@ class Chain:
     def reports(self, sums: Mapping[str, float] | None = None) -> tuple[TierReport, ...]:
         """Reports of each tier in this process; with `sums` of the counters, the counts of all processes."""
         return tuple(tier.report(sums) for tier in self.tiers)
-
-    def flush(self, wait_s: float) -> bool:
-        """Wait until all queued uploads are done, at most `wait_s` seconds. Returns True if they are."""
-        return self._uploads.flush(wait_s)
-
-    def close(self) -> None:
-        """Close every tier."""
-        for tier in self.tiers:
-            tier.close()
 
     def _writable(self) -> list[CheckedTier]:
         return [] if self.local.readonly else [tier for tier in self.tiers if tier.takes]

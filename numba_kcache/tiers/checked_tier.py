@@ -157,20 +157,12 @@ class CheckedTier:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def put(self, entry: StoredEntry, data: bytes) -> None:
-        """Put an entry into the tier; into a remote or slow one in the background."""
-        self._later(len(data), lambda: self.put_now(entry, data))
-
-    def put_now(self, entry: StoredEntry, data: bytes) -> bool:
-        """Put an entry into the tier and wait for it. Returns True if it was accepted."""
+    def put(self, entry: StoredEntry, data: bytes) -> bool:
+        """Put an entry into the tier. Returns True if it was accepted."""
         return bool(self._give(ENTRY, entry.key, data, str(entry.header.get("target", ""))))
 
     def add_rows(self, family: str, *rows: StoredRow) -> None:
-        """Add rows to the manifest of `family`; for a remote or slow tier in the background."""
-        self._later(0, lambda: self.add_rows_now(family, *rows))
-
-    def add_rows_now(self, family: str, *rows: StoredRow) -> None:
-        """Add rows, and wait until they are written. Gives up after `_TRIES` conflicts with other writers."""
+        """Add rows to the manifest of `family`. Gives up after `_TRIES` conflicts with other writers."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family, is_awaited=False)
             before = self._rows(family, there)
@@ -204,7 +196,7 @@ class CheckedTier:
             self._count("bytes_written", len(data))
         return is_taken
 
-    def _later(self, size_bytes: int, work: Callable[[], object]) -> None:
+    def later(self, size_bytes: int, work: Callable[[], object]) -> None:
         """Write to a tier: now to one that is near and fast, otherwise in the background."""
         start_s = time.perf_counter()
         if not self.tier.is_remote and self._breaker.left_s() > 0:

@@ -251,7 +251,7 @@ def test_pytorch_lock_of_a_process_that_never_ends_hangs_for_ever(directory: Pat
     try:
         assert os.read(ready, 1) == b"x"
         os.kill(pid, signal.SIGSTOP)
-        store = open_store(directory, max_wait_s=0.05)
+        store = open_store(directory, build_wait_s=0.05)
         with store.building(key_of(1)) as turn:
             assert (turn.found is None, turn.has_turn) == (True, False)
             assert store.put(small_entry(1))
@@ -315,8 +315,8 @@ def test_triton_manifests_hold_absolute_paths(directory: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_numba_cuda_grows_without_bound(directory: Path) -> None:
     """Numba's cache never removes anything; here bytes and files are limited by default."""
-    assert KernelCache(directory).session.local.max_size_bytes == 1 << 30
-    assert KernelCache(directory).session.local.max_entries == 20_000
+    assert KernelCache(directory).session.local.settings.max_size_bytes == 1 << 30
+    assert KernelCache(directory).session.local.settings.max_entries == 20_000
     cache = open_cache(directory, max_entries=4)
     for number in range(12):
         compiled(cache, f'extern "C" __global__ void k{number}() {{}}')

@@ -16,7 +16,6 @@ import pytest
 from numba_kcache import store as faults
 from numba_kcache.store import StoredEntry, counters, eviction
 from numba_kcache.store import writing as publish
-from numba_kcache.store.disk import DiskStore
 from tests.support.stores import (
     Clock,
     children,
@@ -265,7 +264,7 @@ def test_nothing_waits_for_the_disk_by_default(tmp_path: Path, monkeypatch: pyte
     synced: list[int] = []
     for name in ("fsync", "fdatasync", "sync"):
         monkeypatch.setattr(os, name, lambda *fd: synced.append(len(fd)))
-    store = DiskStore(str(tmp_path / "cache"))
+    store = open_store(tmp_path / "cache")
 
     assert store.put(OLD)
     assert store.add_rows(OLD.key, {"key": "a"})

@@ -90,7 +90,7 @@ def frozen(directory: Path, program: str, **settings: str) -> list[Any]:
 def numbers_in(directory: Path, *numbers: float) -> list[list[float]]:
     """List those of these numbers that are constants in the code of each entry, by the upper half of the double."""
     cache = KernelCache(directory)
-    codes = [cache.session.store.get(each.key).payloads["built"] for each in cache.entries()]  # type: ignore[union-attr]
+    codes = [cache.session.local.get(each.key).payloads["built"] for each in cache.entries()]  # type: ignore[union-attr]
     return sorted([each for each in numbers if struct.pack("<d", each)[4:] in code] for code in codes)
 
 

@@ -15,7 +15,6 @@ from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
 from numba_kcache.store import ENTRY, MANIFEST
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.object_store import ObjectTier
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.trust import SIGNATURE
@@ -23,6 +22,7 @@ from tests.support.compiling import EMPTY
 from tests.support.object_service import CONTAINER, MISSING, ObjectService, object_service
 from tests.support.redis_server import fault_proxy, free_port
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store
+from tests.support.tiers import Chain
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) ->
     url = f"{place.url}?endpoint={place.endpoint}"
     first, second = (KernelCache(tmp_path / name, tiers=url, durability="none") for name in ("a", "b"))
     cached_kernel(EMPTY, cache=first).compile("sm_90")
-    assert first.session.chain.flush(WAIT_S)  # type: ignore[union-attr]
+    assert first.session.chain.uploads.flush(WAIT_S)  # type: ignore[union-attr]
     cached_kernel(EMPTY, cache=second).compile("sm_90")
 
     assert (second.info("process").compiles, second.info("process").hits) == (0, 1)

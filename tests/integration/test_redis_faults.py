@@ -17,10 +17,10 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import ENTRY, StoredEntry
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.tiers import redis as client
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import FaultProxy, RedisServer, fault_proxy, free_port, needs_redis, redis_server
 from tests.support.stores import Events, children, entry_of, file_of, key_of, open_store
+from tests.support.tiers import Chain
 
 pytestmark = needs_redis
 

@@ -13,10 +13,10 @@ import pytest
 
 from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import lease
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import RedisServer, needs_redis, redis_server
 from tests.support.stores import Events, entry_of, forked, key_of, open_store
+from tests.support.tiers import Chain
 
 pytestmark = [needs_redis, pytest.mark.slow]
 

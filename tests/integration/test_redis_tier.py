@@ -15,13 +15,13 @@ from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
 from numba_kcache.store import ENTRY, MANIFEST
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisError, RedisTier
 from tests.support.compiling import EMPTY, in_python
 from tests.support.programs import program
 from tests.support.redis_server import RedisServer, free_port, needs_redis, redis_server
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store
+from tests.support.tiers import Chain
 
 pytestmark = needs_redis
 
@@ -92,11 +92,11 @@ def test_two_nodes_that_add_a_row_at_once_lose_none(
         found = read(kind, key)
         if first.tiers[0].tier.get is overtaken:
             first.tiers[0].tier.get = read  # type: ignore[method-assign]
-            second.tiers[0].add_rows_now(key, other)
+            second.tiers[0].add_rows(key, other)
         return found
 
     first.tiers[0].tier.get = overtaken  # type: ignore[method-assign]
-    first.tiers[0].add_rows_now(key_of(9), VARIANT)
+    first.tiers[0].add_rows(key_of(9), VARIANT)
 
     assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT, other]
     assert events.of(EventKind.TROUBLE) == []

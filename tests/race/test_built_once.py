@@ -113,7 +113,7 @@ def test_tier_in_trouble_is_a_miss(tmp_path: Path, trouble: str) -> None:
     first, tier = KernelCache(tmp_path / "first", durability="none"), MemoryTier()
     first.session.mount(tier)
     first.get_or_build({"a": 1}, lambda: b"code" * 100)
-    first.session.chain.flush(10)  # type: ignore[union-attr]
+    first.session.chain.uploads.flush(10)  # type: ignore[union-attr]
 
     def served(name: str) -> str:
         cache = KernelCache(tmp_path / name, durability="none")

@@ -187,7 +187,7 @@ def test_threads_build_once(tmp_path: Path) -> None:
 def test_waiting_is_bounded(tmp_path: Path) -> None:
     """A process that has waited long enough builds itself; the owner of the turn is not disturbed."""
     store = open_store(tmp_path / "cache")
-    impatient = open_store(tmp_path / "cache", max_wait_s=0.05)
+    impatient = open_store(tmp_path / "cache", build_wait_s=0.05)
 
     def second() -> None:  # in a thread, since one with a turn waits for no other
         with impatient.building(key_of(1)) as turn:
@@ -204,7 +204,7 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
 
 def test_thread_waits_for_the_build_of_another_as_long_as_it_lasts(tmp_path: Path) -> None:
     """The limit of waiting is for other processes: a thread gets what another one of its process built."""
-    store = open_store(tmp_path / "cache", max_wait_s=0.01)
+    store = open_store(tmp_path / "cache", build_wait_s=0.01)
 
     def second() -> object:
         with store.building(key_of(1)) as turn:

@@ -77,7 +77,6 @@ WAITS = {
     "tiers/bundle.py os.open": SLOW_BUNDLE,
     "tiers/bundle.py os.pread": SLOW_BUNDLE,
     "tiers/bundle.py found.read_bytes": SLOW_BUNDLE,
-    "tiers/chain.py self._uploads.flush": FLUSHED,
     "tiers/chain.py tier.elected": LEASES,
     "tiers/checked_tier.py operation": SLOW_FOLDER,
     "tiers/checked_tier.py self._elections.elected": LEASES,
@@ -203,7 +202,7 @@ def test_build_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(locks, "SILENT_S", 2.5)
     wait_s = 4.0
     with holder(state, lambda: entered(tmp_path, key_of(1))):
-        store = open_store(tmp_path, max_wait_s=wait_s)
+        store = open_store(tmp_path, build_wait_s=wait_s)
         with store.building(key_of(2)) as turn:
             assert turn.has_turn
             assert turn.waited_s < 2.4

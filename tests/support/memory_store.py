@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from numba_kcache.settings import Settings
 from numba_kcache.store import MANIFEST, FoundFile, StoredEntry, StoredRow, Tree, decode_entry, require_key
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
@@ -16,7 +17,7 @@ class MemoryStore(DiskStore):
     """Entries, manifests and records in a dict from kind and key to bytes and time of use, in order of use."""
 
     def __init__(self, *, max_size_bytes: int, max_entries: int, clock: Callable[[], float]) -> None:
-        super().__init__("", max_size_bytes=max_size_bytes, max_entries=max_entries, clock=clock)
+        super().__init__("", Settings(max_size_bytes=max_size_bytes, max_entries=max_entries), clock=clock)
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}
 
     def read(self, kind: int, key: str, decode: Callable[[bytes, str], Any]) -> Any:
@@ -29,11 +30,11 @@ class MemoryStore(DiskStore):
 
     def put_encoded(self, key: str, data: bytes, kind: int = 1) -> bool:
         """Store bytes, and evict what exceeds the limits."""
-        if len(data) > self.max_size_bytes:
+        if len(data) > self.settings.max_size_bytes:
             return False
         self._files.pop((kind, require_key(key)), None)
         self._files[kind, key] = data, int(self.clock() * 1e9)
-        self._evict(self.max_size_bytes, 0, LOW_WATER)
+        self._evict(self.settings.max_size_bytes, 0, LOW_WATER)
         return True
 
     def add_rows(self, family: str, *variants: StoredRow) -> bool:
@@ -66,7 +67,7 @@ class MemoryStore(DiskStore):
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit."""
         before_ns = 0 if older_than is None else int((self.clock() - older_than) * 1e9)
-        return self._evict(self.max_size_bytes if max_size_bytes is None else max_size_bytes, before_ns, 1.0)
+        return self._evict(self.settings.max_size_bytes if max_size_bytes is None else max_size_bytes, before_ns, 1.0)
 
     def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
         """Remove everything."""
@@ -78,7 +79,7 @@ class MemoryStore(DiskStore):
         doomed = choose(
             list(self.files(1, 2, 3)),
             max_size_bytes=max_size_bytes,
-            max_entries=self.max_entries,
+            max_entries=self.settings.max_entries,
             before_ns=before_ns,
             low_water=low_water,
         )

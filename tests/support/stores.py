@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from typing import Any
 from xxhash import xxh3_128_digest
 
 from numba_kcache import store as faults
-from numba_kcache.model import Event, EventKind
+from numba_kcache.model import Emit, Event, EventKind
+from numba_kcache.settings import Settings
 from numba_kcache.store import StoredEntry, Tree
 from numba_kcache.store.counters import Counters
 from numba_kcache.store.disk import DiskStore
@@ -66,10 +68,11 @@ def small_entry(number: int) -> StoredEntry:
     return StoredEntry(key_of(number), {"number": f"{number:06}"}, {"cubin": b"%06d" % number})
 
 
-def open_store(directory: Path, **options: Any) -> DiskStore:
+def open_store(
+    directory: Path, *, emit: Emit = lambda event: None, clock: Callable[[], float] = time.time, **settings: Any
+) -> DiskStore:
     """A store in `directory`, which by default does not wait for the disk."""
-    options.setdefault("durability", "none")
-    return DiskStore(str(directory), **options)
+    return DiskStore(str(directory), Settings(**settings), emit=emit, clock=clock)
 
 
 def folder_of(directory: Path, name: str) -> Folder:

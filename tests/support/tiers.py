@@ -6,7 +6,27 @@ from collections.abc import Callable
 
 from numba_kcache.store import MANIFEST, StoredEntry, StoredRow
 from numba_kcache.store.encoding import encode_entry, encode_manifest
+from numba_kcache.tiers import chain
 from numba_kcache.tiers.trust import SIGNATURE
+
+
+class Chain(chain.Chain):
+    """Tiers behind a local store, looked up in the order in which the engine looks them up."""
+
+    def get(self, key: str) -> StoredEntry | None:
+        entry = self.local.get(key)
+        for tier in self.tiers if entry is None else ():
+            entry = tier.get(key)
+            if entry is not None:
+                break
+        return entry
+
+    def flush(self, wait_s: float) -> bool:
+        return self.uploads.flush(wait_s)
+
+    def close(self) -> None:
+        for tier in self.tiers:
+            tier.close()
 
 
 class Time:

@@ -19,10 +19,9 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import check_payloads, encode_entry
 from numba_kcache.tiers import bundle as form
-from numba_kcache.tiers.chain import Chain
 from tests.support.compiling import ROOT
 from tests.support.stores import Events, file_of, key_of, open_store
-from tests.support.tiers import MemoryTier
+from tests.support.tiers import Chain, MemoryTier
 from tests.unit.test_store_entry import KEY, forge
 
 MIB = 1 << 20

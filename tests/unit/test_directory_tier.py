@@ -10,9 +10,9 @@ import pytest
 
 from numba_kcache.store import ENTRY, MANIFEST, DamagedEntry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, files_below, key_of, open_store
+from tests.support.tiers import Chain
 
 VARIANT = {"key": key_of(1)}
 

@@ -13,10 +13,10 @@ from numba_kcache import KCacheError, KernelCache
 from numba_kcache.model import EventKind
 from numba_kcache.store import ENTRY
 from numba_kcache.tiers import tier
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.object_store import ObjectTier
 from tests.support.compiling import in_python
 from tests.support.stores import Events, open_store
+from tests.support.tiers import Chain
 
 SCRIPT = """
 import os, signal, sys

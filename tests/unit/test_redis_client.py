@@ -144,7 +144,7 @@ def test_password_is_in_no_output_where_the_server_repeats_it(
         monkeypatch.setenv("NUMBA_KCACHE_DIR", str(tmp_path))
         cache = KernelCache(tmp_path, tiers=f"redis://:codswallop@{place}/0", durability="none")
         cache.subscribe(said.append)
-        assert cache.session.store.get(KEY) is None
+        assert cache.session.tiers[0].get(KEY) is None
         said += [main([verb]) for verb in ("doctor", "pull", "info")]
 
     said += [str(each.message) for each in warned] + [each.getMessage() for each in caplog.records]

@@ -669,7 +669,7 @@ def test_readonly_store_writes_nothing(root: Path) -> None:
     file_of(open_store(root), key_of(2)).write_bytes(b"torn")
     clock.now_s += 100 * HOUR_S
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    store = open_store(root, clock=clock, readonly=True)
+    store = open_store(root, clock=clock, mode="readonly")
 
     assert store.get(key_of(1)) == entry_of(1)
     assert store.get(key_of(2)) is None

@@ -13,10 +13,9 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.breaker import Breaker
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, key_of, open_store
-from tests.support.tiers import MemoryTier, Time
+from tests.support.tiers import Chain, MemoryTier, Time
 
 
 class SlowTier(MemoryTier):
@@ -148,7 +147,7 @@ def test_tier_that_failed_is_asked_after_the_period(tmp_path: Path, time: Time, 
             raise OSError("away")
 
     tier, events = Away(is_remote=True), Events()
-    chain = Chain(open_store(tmp_path, readonly=readonly), [tier], events)
+    chain = Chain(open_store(tmp_path, mode="readonly" if readonly else "readwrite"), [tier], events)
     for period in range(1, 4):
         for number in range(10 * period, 10 * period + 10):
             assert chain.get(key_of(number)) is None

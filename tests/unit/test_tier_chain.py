@@ -11,10 +11,9 @@ from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.tiers import breaker, checked_tier
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed
-from tests.support.tiers import MemoryTier, Time
+from tests.support.tiers import Chain, MemoryTier, Time
 
 VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
 
@@ -72,7 +71,7 @@ def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -
 def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -> None:
     """A mode without writing writes to no tier either."""
     tier = MemoryTier()
-    chain = Chain(open_store(tmp_path, readonly=True), [tier], events)
+    chain = Chain(open_store(tmp_path, mode="readonly"), [tier], events)
     chain.put(entry_of(1))
     chain.add_rows(key_of(9), VARIANT)
 

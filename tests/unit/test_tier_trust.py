@@ -17,15 +17,15 @@ from numba_kcache.store import ENTRY, MANIFEST, StoredEntry, disk
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.signed import SignedTree
-from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import Trust, trust_of
 from tests.support.stores import Events, file_of, key_of, open_store, sealed, small_entry
-from tests.support.tiers import MemoryTier
+from tests.support.tiers import Chain, MemoryTier
 
 pytest.importorskip("cryptography", reason="no cryptography: pip install numba-kcache[sign]")
 
 ENTRY_1 = StoredEntry(key_of(1), {"target": "sm_90"}, {"cubin": b"code"})
+KEYS = (("team", bytes(32)),)
 VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
 
 
@@ -93,11 +93,11 @@ def test_two_that_sign_and_add_a_row_at_once_lose_none(
 
     def overtaken(family: str, data: bytes, before: bytes | None) -> bool:
         monkeypatch.setattr(tier, "put_manifest", put)
-        second.add_rows_now(key_of(9), variants[2])
+        second.add_rows(key_of(9), variants[2])
         return put(family, data, before)
 
     monkeypatch.setattr(tier, "put_manifest", overtaken)
-    first.add_rows_now(key_of(9), variants[0])
+    first.add_rows(key_of(9), variants[0])
 
     assert first.get_manifest(key_of(9)) == [variants[0], variants[2], VARIANT]
     assert events.of(EventKind.TROUBLE) == []
@@ -277,7 +277,7 @@ def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
     tier = MemoryTier()
     filled(tmp_path, tier, None)
     anyone = Chain(open_store(tmp_path / "local"), [tier], Events())
-    before = open_store(tmp_path / "local", demands=True)
+    before = open_store(tmp_path / "local", trusted_keys=KEYS)
     assert anyone.put(small_entry(3))
     assert before.get(key_of(3)) == small_entry(3)  # compiled here, before any unsigned file was accepted
     if way == "entry":
@@ -286,7 +286,7 @@ def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
         anyone.local.add_rows(key_of(9), anyone.tiers[0].get_manifest(key_of(9))[0])
     assert anyone.put(small_entry(4))
 
-    after = open_store(tmp_path / "local", demands=True)
+    after = open_store(tmp_path / "local", trusted_keys=KEYS)
     for store in (before, after):
         assert [store.get(key_of(number)) for number in (1, 3, 4)] == [None] * 3
         assert store.get_manifest(key_of(9)) == []
@@ -298,7 +298,7 @@ def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
     assert after.verify() == open_store(tmp_path / "local").verify() == []
     open_store(tmp_path / "local").clear()
     assert open_store(tmp_path / "local").put(small_entry(6))
-    assert open_store(tmp_path / "local", demands=True).get(key_of(6)) is None
+    assert open_store(tmp_path / "local", trusted_keys=KEYS).get(key_of(6)) is None
 
 
 def test_what_a_demand_accepted_marks_nothing(tmp_path: Path, events: Events) -> None:
@@ -308,7 +308,7 @@ def test_what_a_demand_accepted_marks_nothing(tmp_path: Path, events: Events) ->
     node = believer(tmp_path, tier, events)
     assert node.get(key_of(1)) == ENTRY_1
 
-    assert open_store(tmp_path / "local", demands=True).get(key_of(1)) == ENTRY_1
+    assert open_store(tmp_path / "local", trusted_keys=KEYS).get(key_of(1)) == ENTRY_1
 
 
 def test_without_its_mark_nothing_unsigned_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_directory_removed_meanwhile_is_made_and_marked_again(tmp_path: Path) ->
     assert store.put(small_entry(2))
 
     assert store.get(key_of(2)) == small_entry(2)
-    assert open_store(tmp_path / "local", demands=True).get(key_of(2)) is None
+    assert open_store(tmp_path / "local", trusted_keys=KEYS).get(key_of(2)) is None
 
 
 @pytest.mark.parametrize("keys", [(), (("ci", bytes(32)),)], ids=["no trusted keys", "a trusted key"])
