@@ -141,20 +141,21 @@ def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguo
 def describe_kernel(
     request: SourceInput,
     kernel: CubinKernel,
-    wanted: str | None,
+    name: str,
     types: Mapping[str, str],
     declared: Sequence[Declaration],
 ) -> CompiledKernel:
     """The kernel with its parameters.
 
     Args:
+        request, kernel: The request, and the kernel as its cubin describes it.
+        name: Its name in the source.
         types: Mangled names that contain types (prototype.Probe.types), including that of the user's signature.
         declared: The declarations found in the text.
 
     Raises:
         OptionError: The signature contradicts the compiler.
     """
-    name = wanted or kernel_name(kernel.symbol)
     mangled = types.get(name) or types.get(kernel.symbol)
     if not mangled and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
         mangled = kernel.symbol
