@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
 from ...model import Artifact, CompiledKernel, LinkInput, ModuleKernels, SourceInput, Target
-from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
+from ...model.cubin import Cubin, CubinKernel, read_cubin
 from .build import Compiled, compile_source, describe, extras_of, link_flags, linked, types_of_unseen
 from .declarations import declarations
 from .kernels import choose_kernel, describe_kernel, no_choice
@@ -75,7 +75,7 @@ def _eager(request: SourceInput, module: ModuleKernels, compiled: Compiled, tool
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
     chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
-    found = {variable_name(each.symbol): each for each in read_variables(cubin) if _is_users(each.symbol)}
+    found = {variable_name(each.symbol): each for each in described.variables if _is_users(each.symbol)}
     found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # without local variables
     made = describe(request, compiled, chosen, found, toolkit_dirs, const_bytes=described.const_bytes)
     return made._replace(cubin=b"" if request.target.virtual else cubin, extras=extras_of(request, result, log))
@@ -166,7 +166,7 @@ def build_lazy(request: SourceInput, module: Artifact) -> Artifact:
             break
     else:
         raise LinkError(f"cannot link {request.label}", f"nvJitLink leaves out {listed.symbol}", "", log)
-    _refuse_shared_state(request, module, cubin)
+    _refuse_shared_state(request, module, described)
     prototype = module.attributes.get("prototypes", {}).get(listed.symbol)
     types = {listed.symbol: prototype} if isinstance(prototype, str) else {}
     made_kernel = describe_kernel(request, kernel, listed.name, types, declarations(request.source))
@@ -180,9 +180,9 @@ def build_lazy(request: SourceInput, module: Artifact) -> Artifact:
     )
 
 
-def _refuse_shared_state(request: SourceInput, module: Artifact, cubin: bytes) -> None:
+def _refuse_shared_state(request: SourceInput, module: Artifact, cubin: Cubin) -> None:
     constants = set(module.attributes.get("constants", ()))
-    for each in read_variables(cubin):
+    for each in cubin.variables:
         if not each.is_constant and each.symbol not in constants and _is_users(each.symbol):
             raise OptionError(
                 f"cannot link {request.label} by itself",
