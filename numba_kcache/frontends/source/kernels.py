@@ -105,11 +105,10 @@ _MARKED = {
 def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
     """Make the error that lists the kernels, with a hint how to name one."""
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
-    places = {name: place for place, name in enumerate(declared)}
-    names = [kernel_name(each.symbol) for each in cubin.kernels]
-    own = [name.partition("<")[0].split("::")[-1] for name in names]
-    if places.keys() >= set(own):  # otherwise, as where macros make some, in the order of the code
-        names = [name for _place, name in sorted(zip(map(places.__getitem__, own), names, strict=True))]
+    symbols = [each.symbol for each in cubin.kernels]
+    if {*declared} >= {*map(own_name, symbols)}:  # otherwise, as where macros make some, in the order of the code
+        symbols.sort(key=lambda symbol: declared.index(own_name(symbol)))
+    names = [*map(kernel_name, symbols)]
     candidates = ", ".join(names)
     if not cubin.kernels and declared:
         *others, last = declared
