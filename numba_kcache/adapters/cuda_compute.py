@@ -18,26 +18,21 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ..engine import Session, process_session
-from ..errors import OptionError, ToolchainMissingError
+from ..engine import Session, checked_cache, process_session
+from ..errors import ToolchainMissingError
 from .compute_arguments import HOME
 from .compute_builds import is_inside, serve
+
+if TYPE_CHECKING:
+    from ..frontends.options import Cache
 
 _sessions: list[Callable[[], Session]] = []
 """The sessions to use, of which the last is active; while it is empty, cuda.compute is unchanged."""
 
 _replaced: dict[str, tuple[Any, Any]] = {}
 """Class and original constructor of each algorithm whose constructor is replaced, by name."""
-
-
-class Cache(Protocol):
-    """A `KernelCache`."""
-
-    @property
-    def session(self) -> Session:
-        """The engine behind it."""
 
 
 def replace(_home: Any, _every_kernel: bool) -> None:
@@ -69,9 +64,7 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
     except ImportError as error:
         why = f"cuda-cccl cannot be imported: {error}"
         raise ToolchainMissingError("cannot cache cuda.compute", why, "pip install 'cuda-cccl[cu13]'") from error
-    if cache is not None and not hasattr(cache, "session"):
-        raise OptionError(f"cannot use cache={cache!r:.80}", "it is not a KernelCache", "give a KernelCache(...)")
-    owner = process_session if cache is None else functools.partial(_session_of, cache)
+    owner = process_session if checked_cache(cache) is None else functools.partial(getattr, cache, "session")
     _sessions.append(owner)
     _replace()
     try:
@@ -79,10 +72,6 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
     finally:
         _sessions.remove(owner)
         _restore()
-
-
-def _session_of(cache: Cache) -> Session:
-    return cache.session
 
 
 # -- replacing ---------------------------------------------------------------------------------------------------

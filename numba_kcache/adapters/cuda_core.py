@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..engine import Session, process_session
+from ..engine import Session, checked_cache, process_session
 from ..engine.built import ALONE, Wanted
-from ..errors import OptionError, ToolchainMissingError
+from ..errors import ToolchainMissingError
 from ..headers import HeadersRead
 from ..headers.lookup import headers_of
 from ..headers.observer import Event, Mark, begin_observing, unobservable
@@ -54,9 +54,7 @@ class Programs:
     """
 
     def __init__(self, cache: Any = None) -> None:
-        if cache is not None and not isinstance(getattr(cache, "session", None), Session):
-            raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache", "give a KernelCache(...)")
-        self._cache = cache
+        self._cache = checked_cache(cache)
         self._missed: dict[bytes, tuple[float, int, Mark | None]] = {}
 
     def __getitem__(self, key: bytes | str) -> bytes:

@@ -26,7 +26,7 @@ from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import FileStat, digest, is_settled, is_settled_without, stat_of
 from .observer import Event, is_seen, observed, unobservable
-from .roots import WORKING, HeaderSearch, Place, Roots, located, placing
+from .roots import HeaderSearch, Place, Roots, located, placing
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
 _NVRTCS_OWN = ("__nv_nvrtc_builtin_header.h", "__nv_name_map")
@@ -38,11 +38,6 @@ _REASONS = {
     errno.EFBIG: "it is too large",
     errno.EBUSY: "it changed while it was read",
 }
-
-
-def _forced_paths(search: HeaderSearch) -> dict[str, str]:
-    """The path in the working directory of each name given to `-include`, with the name."""
-    return {os.path.join(working_directory(), name): name for name in search.forced if not name.startswith("/")}
 
 
 class Untracked(Exception):
@@ -71,16 +66,7 @@ def compile_observed(
             raise Untracked(f"this NVRTC cannot be observed: {why}")
         if not events:  # not seen; or another library called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
-        roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
-        texts = [*search.texts, *(each[4] for each in events)] if forced else []
-        is_named = search.has_lines or words.has_location(*texts)
-        is_named = is_named or any(b"assert" in each or b"include_next" in each for each in texts)
-        is_beside = any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events)
-        if is_beside and not roots.working:
-            roots, forced = roots.with_working(), {}  # what it includes is searched for beside it
-        if is_named:  # by which path it is found matters: with a folder, the check takes no other
-            forced = {path: f"./{name}" for path, name in forced.items()}
-        recording = Recording(events, roots, since_ns, time.time_ns(), forced)
+        recording = Recording(events, search.roots(toolchain, is_fresh=True), since_ns, time.time_ns())
         clock = _clock_of(build, made, search, recording)
         if clock:
             return artifact, HeadersRead(untracked=clock)
@@ -124,7 +110,6 @@ class Recording:
         roots: The folders that were searched.
         since_ns: The time before the compile started.
         now_ns: The time after it ended.
-        forced: Paths at which `-include` found nothing in the working directory, each with the name.
 
     Attributes:
         answers: The stat and the digest of each place; "" for a file that was not read; None where there was nothing.
@@ -136,9 +121,7 @@ class Recording:
         Untracked: An answer is not known for certain.
     """
 
-    def __init__(
-        self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int, forced: Mapping[str, str] = {}
-    ) -> None:
+    def __init__(self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int) -> None:
         self.answers: dict[Place, tuple[FileStat, str] | None] = {}
         self.texts: dict[str, bytes] = {}
         self.others: dict[str, bytes] = {}
@@ -156,10 +139,6 @@ class Recording:
                 continue
             if kind == "o":
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
-            if path in forced and error in _NOT_THERE:  # the same name is absent in any other working directory
-                self.answers[Place(WORKING, forced[path])] = None
-                if place_of(path).root < 0:
-                    continue
             if path not in known:
                 known[path] = place_of(path)
             place = known[path]

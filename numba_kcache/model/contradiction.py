@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 
 from . import BUILT, Artifact, CompiledKernel
-from .cubin import Cubin, read_cubin, read_variables
+from .cubin import Cubin, read_cubin
 
 _GIVEN = ("cubin", "fatbin")
 """Kinds whose code the user supplied: it may be for a lower minor version than the target."""
@@ -49,7 +49,7 @@ def _of_cubin(artifact: Artifact) -> str:
             wrong = wrong or f"its cubin has other parameters of {compiled.symbol}"
         elif compiled.safe_threads > kernel.safe_threads:
             wrong = wrong or f"its cubin takes fewer threads of {compiled.symbol}"
-    return wrong or _wrong_variable(artifact)
+    return wrong or _wrong_variable(artifact, cubin)
 
 
 def _wrong_target(artifact: Artifact, cubin: Cubin) -> str:
@@ -58,8 +58,8 @@ def _wrong_target(artifact: Artifact, cubin: Cubin) -> str:
     return "" if cubin.sm == sm or is_earlier else f"its cubin is for sm_{cubin.sm}"
 
 
-def _wrong_variable(artifact: Artifact) -> str:
-    there = {each.symbol: each.size_bytes for each in read_variables(artifact.cubin)} if artifact.variables else {}
+def _wrong_variable(artifact: Artifact, cubin: Cubin) -> str:
+    there = {each.symbol: each.size_bytes for each in cubin.variables}
     for each in artifact.variables:
         if there.get(each.symbol) != each.size_bytes:
             return f"its cubin has no variable {each.symbol} of {each.size_bytes} bytes"

@@ -84,11 +84,13 @@ class Cubin(NamedTuple):
         sm: The compute capability as one number, 90 for 9.0 (an `a` or `f` suffix is not recorded in it).
         kernels: In the order of their sections.
         const_bytes: Constant memory of the module's own variables (bank 3).
+        variables: In the order of their symbols, including those of the compiler (`$str`).
     """
 
     sm: int
     kernels: tuple[CubinKernel, ...]
     const_bytes: int
+    variables: tuple[CubinVariable, ...] = ()
 
 
 def is_cubin(data: bytes) -> bool:
@@ -115,30 +117,6 @@ def read_cubin(data: bytes) -> Cubin:
         raise ValueError(f"damaged ELF: {error}") from None
 
 
-def read_variables(data: bytes) -> tuple[CubinVariable, ...]:
-    """Read the variables of a cubin, in the order of their symbols, including those of the compiler (`$str`).
-
-    Raises:
-        ValueError: The bytes are not a cubin, or are damaged.
-    """
-    if not is_cubin(data):
-        raise ValueError("not a 64-bit CUDA ELF")
-    try:
-        raw, by_name, _flags = _sections(data)
-        places = {raw.index(by_name[name]): name == _CONSTANTS for name in _VARIABLES if name in by_name}
-        table = by_name.get(".symtab")
-        if table is None:
-            return ()
-        names = _bytes(data, raw[table[6]])
-        return tuple(
-            CubinVariable(_string(names, name), size, places[section])
-            for name, kind, _other, section, _value, size in _SYMBOL.iter_unpack(_bytes(data, table))
-            if kind & 0xF == _STT_OBJECT and section in places
-        )
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"damaged ELF: {error}") from None
-
-
 def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, ...]], int]:
     """Section headers in order and by name, and e_flags."""
     flags, offset, width, count, names_at = _file_header(data)
@@ -151,7 +129,14 @@ def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, 
 
 def _read(data: bytes) -> Cubin:
     raw, by_name, flags = _sections(data)
-    symbols, entries = _symbols(data, raw, by_name)
+    table, symbols = _symbols(data, raw, by_name)
+    entries = {symbols[index] for index, fields in enumerate(table) if fields[0] and fields[2] & _STO_ENTRY}
+    places = {raw.index(by_name[name]): name == _CONSTANTS for name in _VARIABLES if name in by_name}
+    variables = [
+        CubinVariable(symbols.get(index, ""), size, places[section])
+        for index, (_name, kind, _other, section, _value, size) in enumerate(table)
+        if kind & 0xF == _STT_OBJECT and section in places
+    ]
     sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
     reserved = _RESERVED_SHARED if sm >= 90 else 0
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
@@ -174,7 +159,7 @@ def _read(data: bytes) -> Cubin:
             )
         )
     const = by_name.get(_CONSTANTS)
-    return Cubin(sm, tuple(kernels), const[5] if const else 0)
+    return Cubin(sm, tuple(kernels), const[5] if const else 0, tuple(variables))
 
 
 def _file_header(data: bytes) -> tuple[int, int, int, int, int]:
@@ -207,14 +192,13 @@ def _string(table: bytes, offset: int) -> str:
 
 def _symbols(
     data: bytes, raw: list[tuple[int, ...]], by_name: dict[str, tuple[int, ...]]
-) -> tuple[dict[int, str], set[str]]:
-    """Names of the symbol table by index, and those of kernels."""
+) -> tuple[list[tuple[int, ...]], dict[int, str]]:
+    """The symbol table, and the names in it by index."""
     section = by_name.get(".symtab")
     if section is None:
-        return {}, set()
+        return [], {}
     names, table = _bytes(data, raw[section[6]]), list(_SYMBOL.iter_unpack(_bytes(data, section)))
-    symbols = {index: _string(names, fields[0]) for index, fields in enumerate(table) if fields[0]}
-    return symbols, {symbols[index] for index, fields in enumerate(table) if fields[0] and fields[2] & _STO_ENTRY}
+    return table, {index: _string(names, fields[0]) for index, fields in enumerate(table) if fields[0]}
 
 
 def _records(info: bytes) -> list[tuple[int, bytes]]:

@@ -15,6 +15,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import ToolchainMissingError
@@ -234,19 +235,11 @@ def _notes(read: _Read, head: bytes, *, is_mapped: bool) -> Iterator[tuple[int, 
 
 
 def _is_mapped_from(path: str, address: int) -> bool:
-    """Check whether the file at this path is the one mapped at this address."""
-    try:
-        found = os.stat(path)
-        with open("/proc/self/maps") as file:
-            number = f" {found.st_ino} "
-            for line in file:
-                if number not in line:  # a process has thousands of lines, and parsing them all takes milliseconds
-                    continue
-                span, _access, _offset, device, inode, *_ = line.split(maxsplit=5)
-                first, last = (int(each, 16) for each in span.split("-"))
+    """Check whether the file at this path is the one mapped at this address; "(deleted)" is behind a replaced one."""
+    with suppress(OSError, ValueError), open("/proc/self/maps", errors="surrogateescape") as file:
+        for line in file:
+            if line.endswith(f" {path}\n"):
+                first, last = (int(each, 16) for each in line.partition(" ")[0].split("-"))
                 if first <= address < last:
-                    major, minor = (int(each, 16) for each in device.split(":"))
-                    return (os.makedev(major, minor), int(inode)) == (found.st_dev, found.st_ino)
-    except (OSError, ValueError):
-        pass
+                    return True
     return False

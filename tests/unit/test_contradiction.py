@@ -9,7 +9,7 @@ import pytest
 
 from numba_kcache.model import Artifact, CompiledKernel, Parameter, Variable, misfit, parse_target
 from numba_kcache.model.contradiction import contradiction_of
-from numba_kcache.model.cubin import read_cubin, read_variables
+from numba_kcache.model.cubin import read_cubin
 from tests.support.compiling import compiled
 
 SOURCE = r"""
@@ -31,7 +31,7 @@ def artifact(target: str = "sm_90") -> Artifact:
         CompiledKernel(each.symbol, each.symbol, tuple(Parameter(*place, "?") for place in each.parameters))
         for each in read_cubin(cubin).kernels
     )
-    variables = tuple(Variable(each.symbol, each.symbol, each.size_bytes) for each in read_variables(cubin))
+    variables = tuple(Variable(each.symbol, each.symbol, each.size_bytes) for each in read_cubin(cubin).variables)
     return Artifact("cuda", parse_target(target), entries, cubin, variables=variables)
 
 

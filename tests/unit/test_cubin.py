@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_kcache.model.cubin import Cubin, CubinVariable, is_cubin, is_relocatable, read_cubin, read_variables
+from numba_kcache.model.cubin import Cubin, CubinVariable, is_cubin, is_relocatable, read_cubin
 from tests.support.compiling import compiled
 
 SOURCE = r"""
@@ -63,7 +63,7 @@ extern "C" __global__ void k(double *x) {
     no_variable = 1;
     x[0] = coeffs[1][2] + counter++ + initial[1]++ + (ns::pair.x += no_variable);
 }"""
-    assert set(read_variables(compiled(source, "cubin", target))) == {
+    assert set(read_cubin(compiled(source, "cubin", target)).variables) == {
         CubinVariable("coeffs", 48, True),
         CubinVariable("counter", 4, False),
         CubinVariable("initial", 6, False),
@@ -117,7 +117,6 @@ def test_other_bytes_are_no_cubin(data: bytes) -> None:
 def read_or_refuse(data: bytes) -> Cubin | None:
     """Result of reading; None for a ValueError. Any other exception fails the test."""
     try:
-        read_variables(data)
         return read_cubin(data)
     except ValueError:
         return None

@@ -18,14 +18,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError, UnknownTargetError
-from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceInput, Target
-from ...model.cubin import cubin_in_fatbin, is_relocatable, read_cubin
+from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceInput, Target, Variable
+from ...model.cubin import CubinKernel, CubinVariable, cubin_in_fatbin, is_relocatable, read_cubin
 from ...model.text import decoded, encoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
 from .kernels import choose_kernel, describe_kernel, own_name
-from .prototype import OWN, SIGNATURE, Probe, make_probe
+from .prototype import OWN, SIGNATURE, Probe, kernel_name, make_probe, read_variable
 
 
 class Compiled(NamedTuple):
@@ -35,13 +35,13 @@ class Compiled(NamedTuple):
         result: The code, and symbols by name expression.
         types: Mangled names that contain types, as `prototype.Probe.types` returns them; "" if NVRTC rejected the name.
         declared: Declarations found in the text.
-        refusal: NVRTC's message for one of the user's names that it rejected; "" for none.
+        wanted: The kernel that NVRTC was asked about, for one kernel; None for none.
     """
 
     result: NvrtcResult
     types: Mapping[str, str] = {}
     declared: tuple[Declaration, ...] = ()
-    refusal: str = ""
+    wanted: str | None = None
 
 
 def build_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
@@ -58,27 +58,45 @@ def build_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
         ToolchainMissingError: A library is not installed.
     """
     start = time.perf_counter()
-    wanted = None
-    if request.kind == "cuda":
-        check_target(request.target)
-        wanted, compiled = _compile(request, toolkit_dirs)
-    else:
-        compiled = Compiled(given_code(request), _types_of_signature(request, toolkit_dirs))
-    result = compiled.result
-    cubin, link_log = linked(request, result, toolkit_dirs)
-    described = read_cubin(cubin)
+    compiled = compile_source(request, toolkit_dirs)
+    cubin, log = linked(request, compiled.result, toolkit_dirs)
+    described, wanted = read_cubin(cubin), compiled.wanted
     if request.name is None and wanted not in [own_name(each.symbol) for each in described.kernels]:
         wanted = None  # the scan took something else for a kernel
-    kernel = choose_kernel(request, described, wanted, result.lowered)
-    types = types_of_unseen(request, toolkit_dirs, compiled, [kernel.symbol])
-    made_kernel = describe_kernel(request, kernel, wanted, types, compiled.declared)
+    kernel = choose_kernel(request, described, wanted, compiled.result.lowered)
+    chosen = {wanted or kernel_name(kernel.symbol): kernel}
+    made = describe(request, compiled, chosen, {}, toolkit_dirs, const_bytes=described.const_bytes)
+    return made._replace(
+        cubin=b"" if request.target.virtual else cubin,
+        compile_time_s=time.perf_counter() - start,
+        extras=extras_of(request, compiled.result, log),
+    )
+
+
+def describe(
+    request: SourceInput,
+    compiled: Compiled,
+    chosen: Mapping[str, CubinKernel],
+    variables: Mapping[str, CubinVariable],
+    toolkit_dirs: Sequence[str],
+    *,
+    const_bytes: int,
+) -> Artifact:
+    """Make the artifact of these kernels and variables, by their names in the source, without its code."""
+    symbols = [each.symbol for each in chosen.values()]
+    types, made = types_of_unseen(request, toolkit_dirs, compiled, symbols, variables), []
+    for name, kernel in chosen.items():
+        found = describe_kernel(request, kernel, name, types, compiled.declared)
+        made.append(found._replace(const_bytes=const_bytes))
+    read = [(name, each, read_variable(types.get(name, ""), each.size_bytes)) for name, each in variables.items()]
     return Artifact(
         kind=request.kind,
         target=request.target,
-        kernels=(made_kernel._replace(const_bytes=described.const_bytes),),
-        cubin=b"" if request.target.virtual else cubin,
-        compile_time_s=time.perf_counter() - start,
-        extras=extras_of(request, result, link_log),
+        kernels=tuple(made),
+        cubin=b"",
+        variables=tuple(
+            Variable(name, each.symbol, each.size_bytes, code, shape) for name, each, (code, shape, _const) in read
+        ),
     )
 
 
@@ -132,50 +150,26 @@ def check_target(target: Target) -> None:
         )
 
 
-def _compile(request: SourceInput, toolkit_dirs: Sequence[str]) -> tuple[str | None, Compiled]:
-    """Compile the source. Returns the entry's name, if it is known already, and the code."""
-    declared = declarations(request.source)
-    kernels = [each for each in declared if each.is_kernel]
-    names = list(dict.fromkeys(each.name for each in kernels))
-    wanted = request.name
-    if wanted is None:
-        wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    types_wanted = [each for each in kernels if each.has_c_name and wanted in (None, each.name)]
-    compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted([wanted], declared), types_wanted)
-    if compiled.refusal and "<" in (wanted or ""):
-        raise EntryError(
-            f"cannot find the kernel {wanted!r} in {request.label}",
-            compiled.refusal,
-            f"the source has {', '.join(names) or 'none'}",
-        )
-    return wanted, compiled
-
-
-def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration]) -> list[str]:
-    """Choose the names whose symbols NVRTC must report: template instances, and names without a declaration found."""
-    known = {each.name for each in declared if each.is_kernel}
-    return [each for each in names if each and not (each.startswith("_Z") or each.rpartition("::")[2] in known)]
-
-
-def compile_asking(
-    request: SourceInput,
-    toolkit_dirs: Sequence[str],
-    declared: tuple[Declaration, ...],
-    names: Iterable[str],
-    types_wanted: Iterable[Declaration],
-) -> Compiled:
-    """Compile a source, with name expressions for symbols and types in the same run.
-
-    Args:
-        request: The request with the source.
-        toolkit_dirs: The toolkit's own header folders.
-        declared: All declarations found in the text.
-        names: The user's name expressions.
-        types_wanted: Kernels and variables whose types are requested.
+def compile_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Compiled:
+    """Compile the source of one kernel or of a module, with name expressions for symbols and types in the same run; or
+    take the user's compiled code.
 
     Raises:
-        CompileError, OptionError: NVRTC refused the source, an option or the signature.
+        CompileError, EntryError, OptionError: NVRTC refused the source, an instance, an option or the signature.
     """
+    if request.kind != "cuda":
+        return Compiled(given_code(request), _types_of_signature(request, toolkit_dirs))
+    check_target(request.target)
+    declared, module, wanted = declarations(request.source), request.module, request.name
+    kernels = list(dict.fromkeys(each.name for each in declared if each.is_kernel))
+    if module is None and wanted is None:
+        wanted = request.guess if request.guess in kernels else kernels[0] if len(kernels) == 1 else None
+    types_wanted = [each for each in declared if each.has_c_name]
+    if module is None:
+        types_wanted = [each for each in types_wanted if each.is_kernel and wanted in (None, each.name)]
+    # symbols of template instances, and of names without a declaration found
+    unknown = [each for each in (module.names if module else (wanted,)) if each and each[:2] != "_Z"]
+    names = [each for each in unknown if each.rpartition("::")[2] not in kernels]
     probe = make_probe(names, types_wanted, signature=request.signature)
     first = result = run_once(request, toolkit_dirs, probe)
     current = probe
@@ -198,11 +192,16 @@ def compile_asking(
         raise no_signature(request, first.log)
     rejected = probe.asked.keys() - current.asked.keys()  # they are not asked about again
     types = {**dict.fromkeys(rejected, ""), **current.types(result.lowered)}
-    if set(probe.names) <= set(current.names):
-        return Compiled(result, types, declared)
-    from ...toolchain.diagnostics import summary
+    instances = [each for each in names if "<" in each and each not in current.names]
+    if instances:
+        from ...toolchain.diagnostics import summary
 
-    return Compiled(result, types, declared, summary(first.log))
+        raise EntryError(
+            f"cannot find the kernel {', '.join(map(repr, instances))} in {request.label}",
+            summary(first.log),
+            f"the source has {', '.join(kernels) or 'none'}",
+        )
+    return Compiled(result, types, declared, wanted)
 
 
 _SCOPE = r"\bnamespace\s+(\w+(?:\s*::\s*\w+)*)\s*\{"

@@ -13,6 +13,7 @@ from ...errors import OptionError, why_of
 from ...keys import Plain, encode, sha256
 from ...model import LinkInput
 from ...model.text import check_text, decoded, plain
+from ...toolchain import file_identities
 
 
 def checked_source(returned: Any, label: str) -> str:
@@ -99,13 +100,13 @@ class Depends:
             for each in given
             if isinstance(each, os.PathLike)
         ]
-        self._stats = [_stat(path) for path in self._paths]
+        self._stats = file_identities(self._paths)
         self.values = self._read()
 
     def change(self) -> str:
         """The reason why a file may have been read with other bytes than those in the key; "" if there is none."""
         try:
-            is_same = [_stat(path) for path in self._paths] == self._stats and self._read() == self.values
+            is_same = file_identities(self._paths) == self._stats and self._read() == self.values
         except OptionError:
             is_same = False
         return "" if is_same else "a file of depends= changed while it was compiled"
@@ -129,15 +130,6 @@ class Depends:
                     ) from None
                 found.append(each)
         return found
-
-
-def _stat(path: str) -> tuple[int, ...] | None:
-    """The fields of a file's stat that change when it is written or replaced; None for a missing file."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def listed(options: Mapping[str, Any], name: str) -> tuple[Any, ...]:

@@ -105,11 +105,10 @@ _MARKED = {
 def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
     """Make the error that lists the kernels, with a hint how to name one."""
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
-    places = {name: place for place, name in enumerate(declared)}
-    names = [kernel_name(each.symbol) for each in cubin.kernels]
-    own = [name.partition("<")[0].split("::")[-1] for name in names]
-    if places.keys() >= set(own):  # otherwise, as where macros make some, in the order of the code
-        names = [name for _place, name in sorted(zip(map(places.__getitem__, own), names, strict=True))]
+    symbols = [each.symbol for each in cubin.kernels]
+    if {*declared} >= {*map(own_name, symbols)}:  # otherwise, as where macros make some, in the order of the code
+        symbols.sort(key=lambda symbol: declared.index(own_name(symbol)))
+    names = [*map(kernel_name, symbols)]
     candidates = ", ".join(names)
     if not cubin.kernels and declared:
         *others, last = declared
@@ -141,20 +140,21 @@ def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguo
 def describe_kernel(
     request: SourceInput,
     kernel: CubinKernel,
-    wanted: str | None,
+    name: str,
     types: Mapping[str, str],
     declared: Sequence[Declaration],
 ) -> CompiledKernel:
     """The kernel with its parameters.
 
     Args:
+        request, kernel: The request, and the kernel as its cubin describes it.
+        name: Its name in the source.
         types: Mangled names that contain types (prototype.Probe.types), including that of the user's signature.
         declared: The declarations found in the text.
 
     Raises:
         OptionError: The signature contradicts the compiler.
     """
-    name = wanted or kernel_name(kernel.symbol)
     mangled = types.get(name) or types.get(kernel.symbol)
     if not mangled and request.kind == "cuda" and kernel.symbol.startswith("_Z"):
         mangled = kernel.symbol

@@ -19,19 +19,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
-from ...model import Artifact, CompiledKernel, LinkInput, ModuleKernels, SourceInput, Target, Variable
-from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
-from .build import (
-    Compiled,
-    check_target,
-    compile_asking,
-    extras_of,
-    given_code,
-    link_flags,
-    linked,
-    symbols_wanted,
-    types_of_unseen,
-)
+from ...model import Artifact, CompiledKernel, LinkInput, ModuleKernels, SourceInput, Target
+from ...model.cubin import Cubin, CubinKernel, read_cubin
+from .build import Compiled, compile_source, describe, extras_of, link_flags, linked, types_of_unseen
 from .declarations import declarations
 from .kernels import choose_kernel, describe_kernel, no_choice
 from .prototype import kernel_name, overload_name, read_variable, variable_name
@@ -74,32 +64,9 @@ def build_module(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
     module = request.module or ModuleKernels()
     if module.lazy:
         request = request._replace(options=request.options._replace(lto=True))
-    if request.kind == "cuda":
-        check_target(request.target)
-        compiled = _compile(request, module, toolkit_dirs)
-    else:
-        compiled = Compiled(given_code(request))
-    if module.lazy:
-        made = _lazy(request, module, compiled, toolkit_dirs)
-    else:
-        made = _eager(request, module, compiled, toolkit_dirs)
+    build = _lazy if module.lazy else _eager
+    made = build(request, module, compile_source(request, toolkit_dirs), toolkit_dirs)
     return made._replace(compile_time_s=time.perf_counter() - start)
-
-
-def _compile(request: SourceInput, module: ModuleKernels, toolkit_dirs: Sequence[str]) -> Compiled:
-    """Compile the source, with name expressions for the types of all declarations found."""
-    declared = declarations(request.source)
-    types_wanted = [each for each in declared if each.has_c_name or not each.is_kernel]
-    compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted(module.names, declared), types_wanted)
-    instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
-    if compiled.refusal and instances:
-        names = dict.fromkeys(each.name for each in declared if each.is_kernel)
-        raise EntryError(
-            f"cannot instantiate {', '.join(map(repr, instances))} of {request.label}",
-            compiled.refusal,
-            f"the source has {', '.join(names) or 'none'}",
-        )
-    return compiled
 
 
 def _eager(request: SourceInput, module: ModuleKernels, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
@@ -108,22 +75,10 @@ def _eager(request: SourceInput, module: ModuleKernels, compiled: Compiled, tool
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
     chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
-    found = {variable_name(each.symbol): each for each in read_variables(cubin) if _is_users(each.symbol)}
+    found = {variable_name(each.symbol): each for each in described.variables if _is_users(each.symbol)}
     found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # without local variables
-    types = types_of_unseen(request, toolkit_dirs, compiled, [each.symbol for each in chosen.values()], found)
-    variables = []
-    for name, each in found.items():
-        code, shape, _const = read_variable(types.get(name, ""), each.size_bytes)
-        variables.append(Variable(name, each.symbol, each.size_bytes, code, shape))
-    made_kernels = [describe_kernel(request, kernel, name, types, compiled.declared) for name, kernel in chosen.items()]
-    return Artifact(
-        kind=request.kind,
-        target=request.target,
-        kernels=tuple(each._replace(const_bytes=described.const_bytes) for each in made_kernels),
-        cubin=b"" if request.target.virtual else cubin,
-        extras=extras_of(request, result, log),
-        variables=tuple(variables),
-    )
+    made = describe(request, compiled, chosen, found, toolkit_dirs, const_bytes=described.const_bytes)
+    return made._replace(cubin=b"" if request.target.virtual else cubin, extras=extras_of(request, result, log))
 
 
 def _lazy(request: SourceInput, module: ModuleKernels, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
@@ -211,7 +166,7 @@ def build_lazy(request: SourceInput, module: Artifact) -> Artifact:
             break
     else:
         raise LinkError(f"cannot link {request.label}", f"nvJitLink leaves out {listed.symbol}", "", log)
-    _refuse_shared_state(request, module, cubin)
+    _refuse_shared_state(request, module, described)
     prototype = module.attributes.get("prototypes", {}).get(listed.symbol)
     types = {listed.symbol: prototype} if isinstance(prototype, str) else {}
     made_kernel = describe_kernel(request, kernel, listed.name, types, declarations(request.source))
@@ -225,9 +180,9 @@ def build_lazy(request: SourceInput, module: Artifact) -> Artifact:
     )
 
 
-def _refuse_shared_state(request: SourceInput, module: Artifact, cubin: bytes) -> None:
+def _refuse_shared_state(request: SourceInput, module: Artifact, cubin: Cubin) -> None:
     constants = set(module.attributes.get("constants", ()))
-    for each in read_variables(cubin):
+    for each in cubin.variables:
         if not each.is_constant and each.symbol not in constants and _is_users(each.symbol):
             raise OptionError(
                 f"cannot link {request.label} by itself",
