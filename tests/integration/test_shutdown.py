@@ -167,7 +167,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
 
     @functools.cache
-    def large(program: str, launches: int, turn: int = 1) -> list[int]:
+    def large(program: str, launches: int) -> list[int]:
         done = run(["-c", COLLECTED, program, str(launches)], env=surroundings)
         freed = [int(each) for each in re.findall(r"(\d+) unreachable", done.stderr)]
         return [index for index, count in enumerate(freed) if count > 10_000]
@@ -182,6 +182,6 @@ def test_exit_frees_modules_as_early_as_without_a_kernel(
     collections: Callable[..., list[int]], program: str, launches: int
 ) -> None:
     """A reference that the garbage collector cannot see would keep all of Numba alive, and cost 50 ms at exit."""
-    collections(program, launches, 0)  # fills the cache; another `turn`, so that the call below runs again
+    collections(program, 2)  # fills the cache
 
     assert collections(program, launches) == collections("none", 0)

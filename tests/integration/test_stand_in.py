@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from numba_kcache import KernelCache
+from tests.support import numba_server
 from tests.support import stand_in_programs as programs
 from tests.support.fake_driver import ROOT, build, environment, needs_fake_driver, read_log, run
 
@@ -21,9 +22,14 @@ pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 
 def said(program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, **env: str) -> dict[str, Any]:
-    """What a program says at its end."""
+    """What a program says at its end. One that imports Numba itself is forked from a process that has done so, unless a
+    setting is given that Numba reads when it is imported."""
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
-    found: dict[str, Any] = json.loads(run(["-c", program], env=surroundings, cwd=cwd).stdout.splitlines()[-1])
+    if "REAL" in env and not cwd and not any(name.startswith(("NUMBA_", "PYTHON")) for name in env):
+        text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"))
+    else:
+        text = run(["-c", program], env=surroundings, cwd=cwd).stdout
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
 
 
