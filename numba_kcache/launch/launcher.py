@@ -617,6 +617,9 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
     if value is None:
         return Memory(0)
     if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
+        if not hasattr(value, "is_c_contiguous"):
+            on_host: Memory = (_rare or _rarer()).mapped_memory(value)
+            return on_host
         dtype, strides = value.dtype, None if value.is_c_contiguous() else value.strides
         address = value.gpu_data.device_ctypes_pointer.value or 0
         return _new(Memory, (address, element_of_dtype(dtype), dtype.itemsize, value.shape, strides, False, None))
@@ -670,7 +673,7 @@ def orders_of(arguments: Iterable[Any], ordinal: int) -> list[Order]:
             found += orders_of(value, ordinal)
             continue
         if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
-            handle, is_numba = value.stream, True
+            handle, is_numba = getattr(value, "stream", 0), True  # a part of a mapped array has none
             handle = handle if type(handle) is int else stream_handle(handle)
         elif cupy is not None and isinstance(value, cupy.ndarray):
             handle = cupy.cuda.get_current_stream().ptr

@@ -64,6 +64,21 @@ def rare_memory(value: Any) -> Memory | None:
     return None
 
 
+def mapped_memory(value: Any) -> Memory:
+    """The memory of a mapped or managed array of Numba, which is one of NumPy too.
+
+    Raises:
+        Unfit: It is a part of such an array, or a result of NumPy's: Numba would pass the null pointer for it.
+    """
+    memory = getattr(value, "gpu_data", None)
+    if memory is None:
+        why = "NumPy made it, and its address on the device is not known"
+        raise Unfit(why, "pass the whole mapped or managed array")
+    dtype, strides = value.dtype, None if value.flags.c_contiguous else value.strides
+    address = memory.device_ctypes_pointer.value or 0
+    return Memory(address, element_of_dtype(dtype), dtype.itemsize, value.shape, strides)
+
+
 def _tensor(value: Any, torch: Any) -> Memory:
     if not value.is_cuda:
         raise Unfit(f"the tensor is on {value.device.type}", 'move it with .to("cuda"); a number goes with .item()')

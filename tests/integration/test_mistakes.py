@@ -69,7 +69,7 @@ def neutral(text: str, folder: str) -> str:
     text = re.sub(r"\d+\.\d ms", "0.1 ms", text)
     text = re.sub(r"/\S+/numba_kcache-\d+/\w+", "/var/tmp/numba_kcache-1000/2b074bcdffde", text)
     text = re.sub(r"compiles for (sm_\d+, )*sm_\d+", "compiles for ...", text)
-    return re.sub(r"0x[0-9a-f]{6,}", "0x7f0000000000", text)
+    return re.sub(r"\bat 0x[0-9a-f]{6,}", "at 0x7f0000000000", text)
 
 
 def cell(text: str) -> str:

@@ -249,6 +249,14 @@ class Numba:
         assert array.gpu_data is not None
         return array
 
+    def on_host(self, kind: str, address: int) -> Any:
+        """An array of `cuda.mapped_array` or `cuda.managed_array`, of this class, which the device has there."""
+        from numba.cuda.cudadrv import devicearray
+
+        array: Any = np.zeros(1024, "f4").view(getattr(devicearray, kind))
+        array.device_setup(self.array(address).gpu_data)
+        return array
+
 
 class Interface:
     """An array with no interface but `__cuda_array_interface__`."""

@@ -334,6 +334,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128](2.0, x, y, n, stream=0)",
         "saxpy[8, 128, True](2.0, x, y, n)",
         "saxpy.get_regs_per_thread()",
+        "saxpy[8, 128, cuda.event()](2.0, x, y, n)",
     ),
     "arguments": (
         "saxpy[8, 128](2.0, np.ones(1000, 'float32'), y, n)",
@@ -371,6 +372,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128](2.0, x, y, float('nan'))",
         "saxpy[8, 128](2.0, x.copy_to_host(), y, n)",
         "saxpy[8, 128](2.0, ctypes.c_int(3), y, n)",
+        "saxpy[8, 128](2.0, (x, y), y, n)",
+        "saxpy[8, 128](2.0, cuda.mapped_array(1000, 'float32')[1:], y, n)",
     ),
     "settings": (
         'configure(max_size="1GB")',
@@ -531,24 +534,35 @@ def answers(group: str) -> list[dict[str, str]]:
     exec(compile(prelude, "prelude.py", "exec"), names)
     found = []
     for written in MISTAKES[group]:
-        kind, text = _shell(written[2:]) if written.startswith("$ ") else _python(written, names)
-        first, _, hint = text.partition("\n  hint: ")
-        what, _, why = first.partition(": ")
-        found.append({"written": written, "kind": kind, "what": what, "why": why, "hint": hint})
+        kind, parts = _shell(written[2:]) if written.startswith("$ ") else _python(written, names)
+        found.append({"written": written, "kind": kind, **dict(zip(("what", "why", "hint"), parts, strict=True))})
         names["configure"](mode="readwrite", directory=os.environ["NUMBA_KCACHE_DIR"])
     return found
 
 
-def _python(written: str, names: dict[str, Any]) -> tuple[str, str]:
+Parts = tuple[str, str, str]
+
+
+def _python(written: str, names: dict[str, Any]) -> tuple[str, Parts]:
+    from numba_kcache import KCacheError
+
     Path("app.py").write_text(written + "\n", encoding="utf-8")
     try:
         exec(compile(written, "app.py", "exec"), dict(names))
+    except KCacheError as error:
+        return type(error).__name__, (error.what, error.why, error.hint)
     except Exception as error:
-        return type(error).__name__, str(error)
-    return "", "no message"
+        return type(error).__name__, _parts(str(error))
+    return "", ("no message", "", "")
 
 
-def _shell(line: str) -> tuple[str, str]:
+def _parts(text: str) -> Parts:
+    first, _, hint = text.partition("\n  hint: ")
+    what, _, why = first.partition(": ")
+    return what, why, hint
+
+
+def _shell(line: str) -> tuple[str, Parts]:
     from numba_kcache.cli import main
 
     words = shlex.split(line)
@@ -564,7 +578,7 @@ def _shell(line: str) -> tuple[str, str]:
         os.environ.clear()
         os.environ.update(before)
     text = output.getvalue().strip().removeprefix("numba-kcache: ")
-    return f"exit {code}", text[text.index("cannot ") :] if "cannot " in text else text
+    return f"exit {code}", _parts(text[text.index("cannot ") :] if "cannot " in text else text)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,12 @@ REFUSED = {
         "its memory is on the host\n"
         "  hint: copy it with cuda.to_device(), or wrap it in cuda.In(), cuda.Out() or cuda.InOut()"),
     ),
+    "part of a mapped array": (
+        lambda n: (2.0, n.on_host("MappedNDArray", ADDRESS)[1:], n.array(), 7),
+        ("cannot pass numba.MappedNDArray of float32 (1023,) as argument 2 of saxpy (float const* x): "
+        "NumPy made it, and its address on the device is not known\n"
+        "  hint: pass the whole mapped or managed array"),
+    ),
     "read-only": (
         lambda n: (2.0, n.array(), Interface(readonly=True), 7),
         ("cannot pass tests.Interface as argument 3 of saxpy (float* y): "
@@ -204,6 +210,8 @@ ACCEPTED_POINTERS = {
     "empty": (lambda n: Interface(0, shape=(0, 3)), 0),
     "empty with any stride": (lambda n: Interface(0, shape=(0, 3), strides=(7, 7)), 0),
     "memory of Numba": (lambda n: n.array(ADDRESS).gpu_data, ADDRESS),
+    "mapped": (lambda n: n.on_host("MappedNDArray", ADDRESS), ADDRESS),
+    "managed": (lambda n: n.on_host("ManagedNDArray", ADDRESS), ADDRESS),
     "read-only for const": (lambda n: Interface(ADDRESS, readonly=True), ADDRESS),
 }
 
