@@ -26,12 +26,11 @@ from ...model import Choice, Target, choose_for_device, parse_target
 from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables
 from .. import Variant
+from . import CODE_MODULES, Declared, Extension, External, Flavour, code_settings, is_a, loaded, refuse, surface
 from .arguments import Signature, TypedLauncher
-from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, Extension, External, Flavour, is_a, refuse, surface
+from .forms import OF_NUMPY, AlwaysRefused, Refused
 from .mlir_arguments import MlirArraySlot, array_type_of, other_codes, other_slot
-from .value import OF_NUMPY, AlwaysRefused, Refused
 
 if TYPE_CHECKING:
     pass

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...launch import Call, Memory, Slot, Unfit, device_elsewhere, is_exported
 from ...launch.launcher import memory_of
-from ...launch.typed import ArraySlot, OtherTypes
-from .arguments import TYPE_NAMES, SettledSlot, array_type, codes_of, slot_of
-from .flavour import Flavour, surface
+from . import Flavour, surface
+from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, array_type, codes_of, slot_of
 
 if TYPE_CHECKING:
     pass
