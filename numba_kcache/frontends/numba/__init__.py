@@ -149,14 +149,14 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
         types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
         here = list[tuple[str, Any]]()
-        for place, space in spaces:
+        for dotted, space in spaces:
             for name, value in space.items():  # over a thousand: no call of a function of this package for each
                 part = _PARTS.get(type(value))
                 function = value if part is None else getattr(value, part)
                 if type(function) is not FunctionType:
                     owner = value if isinstance(value, type) else type(value)
                     if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
-                        here.append((f"{place}.{name}", value))
+                        here.append((f"{dotted}.{name}", value))
                     continue
                 path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
                 file = home if path[:1] == "<" else path  # generated code is in no file
@@ -164,10 +164,10 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
                     is_own = path.startswith(own_folders) or home.startswith("namedtuple_")
                     known_files[file] = is_own or _is_trusted(function, trust)
                 if not known_files[file]:
-                    here.append((f"{place}.{name}", function if type(value) in _READABLE else value))
+                    here.append((f"{dotted}.{name}", function if type(value) in _READABLE else value))
         found += here
         if not here:
-            _sound[own] = [(space, [*space.values()]) for _place, space in spaces]
+            _sound[own] = [(space, [*space.values()]) for _dotted, space in spaces]
     return found
 
 
@@ -180,7 +180,7 @@ def _is_trusted(function: FunctionType, trust: Trust) -> bool:
 
 # -- registries -------------------------------------------------------------------------------------------------------
 
-Place = tuple[str, str]
+Reference = tuple[str, str]
 """A module and a name in it."""
 
 
@@ -276,7 +276,7 @@ _REGISTRIES = frozenset((
 
 
 @functools.lru_cache(maxsize=4)
-def _holders(searched: tuple[str, ...], _modules_loaded: int) -> tuple[Place, ...]:
+def _holders(searched: tuple[str, ...], _modules_loaded: int) -> tuple[Reference, ...]:
     found = []
     for name, module in sys.modules.copy().items():
         if name.startswith(searched) and not (names := getattr(module, "__dict__", {})).keys().isdisjoint(_REGISTRIES):
@@ -299,16 +299,16 @@ class Registries:
     packages: frozenset[str]
     home: str
     searched: tuple[str, ...]
-    target: Place
+    target: Reference
     owned: str
-    models: tuple[Place, ...]
+    models: tuple[Reference, ...]
 
     @property
     def making(self) -> tuple[str, ...]:
         """Prefixes of `__module__` of the classes that it registers itself."""
         return f"{self.owned}.", "numpy", "abc", "builtins", "numbers", "enum"
 
-    def holders(self) -> Iterable[Place]:
+    def holders(self) -> Iterable[Reference]:
         """List the registries in loaded modules."""
         return _holders(self.searched, len(sys.modules))
 
@@ -322,7 +322,7 @@ class Registries:
 
     def registries(self) -> list[Any]:
         """List all registries of typing and lowering, each once."""
-        found = [loaded(*place) for place in self.holders()]
+        found = [loaded(*each) for each in self.holders()]
         target = loaded(*self.target)
         for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
             found += getattr(context, "_registries", ())
@@ -517,11 +517,11 @@ class Declared(NamedTuple):
     targetoptions: dict[str, Any]
 
 
-def is_a(value: Any, *places: tuple[str, str]) -> bool:
+def is_a(value: Any, *classes: Reference) -> bool:
     """Check whether a value's class is one of these or a subclass. `isinstance` is not used: Numba's classes have
     abstract bases, which query every class of Numba at the first check of each other class (200 us)."""
     bases = type(value).__mro__
-    for module, name in places:  # noqa: SIM110  (a generator costs as much as the rest of this function)
+    for module, name in classes:  # noqa: SIM110  (a generator costs as much as the rest of this function)
         if loaded(module, name) in bases:
             return True
     return False
@@ -607,11 +607,11 @@ class Flavour(Registries):
     room: str
     stateful: frozenset[str]
     config: str
-    dispatchers: tuple[Place, ...]
+    dispatchers: tuple[Reference, ...]
     own_cache: str
-    types: tuple[Place, ...]
-    intrinsics: tuple[Place, ...]
-    signatures: tuple[Place, ...]
+    types: tuple[Reference, ...]
+    intrinsics: tuple[Reference, ...]
+    signatures: tuple[Reference, ...]
     code_modules: tuple[str, ...]
     without_code: frozenset[str] = frozenset()
     libraries = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
@@ -622,7 +622,7 @@ class Flavour(Registries):
     linker_parts: Table
     parameters: Table
     methods = ""
-    device_readers: tuple[Place, ...]
+    device_readers: tuple[Reference, ...]
     array_codes: tuple[str, ...]
     array_letters: str
     links_itself = False

@@ -273,8 +273,8 @@ class Reader:
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
             raise RefusedByName(str(error), name) from None
-        place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
-        index = self.graph.add(f"{word} {name}", reading.digest, place)
+        line = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
+        index = self.graph.add(f"{word} {name}", reading.digest, line)
         self.words |= {*reading.telling, *("." for _ in vars(function))}  # "." tells that a function has attributes
         self.named |= reading.words
         self.functions[id(value)] = index

@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
@@ -27,10 +27,6 @@ from . import CODE_MODULES, Declared, External, Flavour, code_settings, is_a, lo
 from .arguments import Signature, array_type
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .forms import OF_NUMPY, AlwaysRefused, Refused
-
-if TYPE_CHECKING:
-    pass
-
 
 HOME = "numba.cuda"
 

@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine import Session
 from ...errors import OptionError
@@ -31,10 +31,6 @@ from .arguments import Signature, TypedLauncher
 from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
 from .forms import OF_NUMPY, AlwaysRefused, Refused
 from .mlir_arguments import MlirArraySlot, array_type_of, other_codes, other_slot
-
-if TYPE_CHECKING:
-    pass
-
 
 PACKAGE = "numba_cuda_mlir"
 
