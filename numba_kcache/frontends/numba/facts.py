@@ -21,11 +21,11 @@ from ...keys import component, derive
 from ...model import NO_TARGET
 from ...model.json_values import read_json
 from ...settings import toolchain_surroundings, variables
-from .configuration import code_variables
+from . import code_variables
 
 if TYPE_CHECKING:
     from ...engine import Session
-    from .flavour import Flavour
+    from . import Flavour
     from .stand_in import Home
 
 FORM = 2

@@ -22,13 +22,11 @@ from ...headers import HeadersRead
 from ...keys import derive
 from ...launch import NUMPY_NAMES
 from .. import front_end
-from .code import scalar_form
-from .configuration import loaded
+from . import Flavour, loaded, surface
+from .definition import Reader
 from .facts import CODES, CONFIG_FILE, facts_of, found_in, request_of
-from .flavour import Flavour, surface
-from .function import Reader
+from .forms import ABSENT, Refused, Trust, scalar_form
 from .stand_in import HOMES, Home
-from .value import ABSENT, Refused, Trust
 
 _observed: dict[str, tuple[Request, bytes]] = {}
 """The facts that this process observed, by kind, as they are stored; the request has the settings of that time."""
