@@ -265,9 +265,10 @@ def pull(session: Session, source: str | None) -> Moved:
     require_directory(session, f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peeking.get(key) is not None}
+    before_bytes = tier.report().bytes_read
     found = {key for key in sorted(keys - present) if tier.get(key) is not None}
     copied = {key for key in found if session.local.peeking.get(key) is not None}
-    size_bytes = tier.report().bytes_read
+    size_bytes = tier.report().bytes_read - before_bytes
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
         rows = [each for each in tier.get_manifest(family) if each["key"] in copied | present]
         if rows:
@@ -282,8 +283,8 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
-    chain = Chain(session.local, opened, session.events.emit, trust_of(settings), refusal_of)
-    session.statistics.sources.append(chain.counts)
+    given = session.events.emit, trust_of(settings), refusal_of, session.statistics.sums
+    chain = Chain(session.local, opened, *given)
     for tier in chain.tiers:
         if tier.takes or not writes:
             tier.is_patient = True

@@ -206,21 +206,20 @@ class Statistics:
 
     Attributes:
         heard: Events that are not counted yet. A launch only appends events; they are counted when statistics are read.
-        sources: Sums that others keep, by names of counters.
+        sums: The counts of this process so far, by the names of counters; tiers add to theirs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._lock, self._is_counting = threading.RLock(), False
         self._clock = clock
         self.heard: deque[Event] = deque()
-        self._sums, self._saved = Counter[str](), Counter[str]()
-        self.sources: list[Counter[str]] = []
+        self.sums, self._saved = Counter[str](), Counter[str]()
 
     @property
     def process(self) -> Counts:
         """The counts of this process so far."""
         self.settle()
-        return Counts.of(self._sums)
+        return Counts.of(self.sums)
 
     def settle(self) -> None:
         """Count the events in `heard`. Taking from a deque is atomic: events of other threads are not lost."""
@@ -231,8 +230,8 @@ class Statistics:
             try:
                 while self.heard:
                     for name, number in _counted(self.heard.popleft()):
-                        if "/" not in name or name in self._sums or len(self._sums) < MOST_NAMES:
-                            self._sums[name] += number
+                        if "/" not in name or name in self.sums or len(self.sums) < MOST_NAMES:
+                            self.sums[name] += number
             finally:
                 self._is_counting = False
 
@@ -240,24 +239,18 @@ class Statistics:
         """Counts since the last call, to be added to the store's counters."""
         self.settle()
         with self._lock:
-            sums = self._total()
+            sums = self.sums.copy()  # atomic: the threads of tiers count meanwhile
             before, self._saved = self._saved, sums
         unsaved = {name: more for name, value in sums.items() if (more := value - before[name])}
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         return {**unsaved, **{f"day/{day}/{name}": value for name, value in unsaved.items() if "/" not in name}}
 
-    def _total(self) -> Counter[str]:
-        total = self._sums.copy()
-        for source in self.sources:
-            total.update(source.copy())  # the copy is atomic: other threads count meanwhile
-        return total
-
     def after_fork(self) -> None:
         """Drop, in a forked child, the counts from before the fork, which the parent saves."""
         self._lock, self._is_counting = threading.RLock(), False
         self.heard.clear()
-        self._sums = Counter()
-        self._saved = self._total()
+        self.sums.clear()
+        self._saved = Counter()
 
 
 def _counted(event: Event) -> Iterator[tuple[str, Any]]:
@@ -455,8 +448,8 @@ class Lookup:
         from ..tiers.trust import trust_of
 
         if self.chain is None:
-            self.store = self.chain = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
-            self.statistics.sources.append(self.chain.counts)
+            given = self.events.emit, trust_of(self.settings), refusal_of, self.statistics.sums
+            self.store = self.chain = Chain(self.local, (), *given)
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
 

@@ -315,13 +315,9 @@ class DiskStore:
             refusal_of: Returns the reason not to trust an entry; "" for none.
             tell: Called for each file.
         """
-        from .listing import Problem, damaged
+        from .listing import verify
 
-        problems = []
-        for file, reason in damaged(self.files(*FOLDERS), refusal_of, tell):
-            problems.append(Problem(file.key, reason))
-            self.set_aside(file.key, file.kind, reason)
-        return problems
+        return list(verify(self, refusal_of, tell))
 
     # Writing
 

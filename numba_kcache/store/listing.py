@@ -1,9 +1,7 @@
-"""List entries by age, size, cost or hits; and find damaged files.
+"""List entries by age, size, cost or hits; and set damaged files aside.
 
 Promise     Files are sorted without opening them, except by cost, and only the listed ones are read. Files that are not
-            entries are skipped. `damaged` reads every file in full, changes nothing, and skips files that vanish
-            meanwhile.
-Not here    Moving damaged files to the quarantine (store.disk).
+            entries are skipped, as are those that vanish meanwhile.
 """
 
 from __future__ import annotations
@@ -14,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..model import NamedTuple
 from . import (
     ENTRY,
+    FOLDERS,
     MANIFEST,
     RECORD,
+    DamagedEntry,
     FoundFile,
     Header,
     PayloadRecord,
@@ -28,7 +28,7 @@ from . import (
 from .encoding import check_payloads
 
 if TYPE_CHECKING:
-    from .disk import Decode
+    from .disk import Decode, DiskStore
 
 Order = Literal["age", "size", "cost", "hits"]
 
@@ -154,26 +154,25 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
 
 
-def damaged(
-    files: Iterable[FoundFile], refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
-) -> Iterator[tuple[FoundFile, str]]:
-    """Yield each damaged or untrusted file, with the reason. All payloads are checked.
+def verify(store: DiskStore, refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]) -> Iterator[Problem]:
+    """Read each file in full, with all payloads; quarantine and yield those that are damaged or not trusted.
 
     Args:
-        files: The files found by a walk.
+        store: The store.
         refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
         tell: Called for each file.
     """
-    for file in files:
+    for file in store.files(*FOLDERS):
         tell()
         try:
-            data = file.tree.read(file.kind, file.key)
-            found = _DECODE[file.kind](data, file.key)
+            found = _DECODE[file.kind](file.tree.read(file.kind, file.key), file.key)
             if isinstance(found, StoredEntry):
                 check_payloads(found)
                 if refusal := refusal_of(found):
-                    yield file, refusal
+                    raise DamagedEntry(refusal)
         except FileNotFoundError:
             continue
         except (ValueError, OSError, MemoryError) as error:
-            yield file, str(error) or repr(error)
+            problem = Problem(file.key, str(error) or repr(error))
+            store.set_aside(file.key, file.kind, problem.reason)
+            yield problem

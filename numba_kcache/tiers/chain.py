@@ -38,10 +38,10 @@ class Chain:
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none. It
             checks the meaning of the entry, which no module of tiers knows.
+        counts: The counts of the tiers in this process, under names of the store's counters, are added to these.
 
     Attributes:
         uploads: Queue of writes to remote or slow tiers.
-        counts: The counts of the tiers in this process, under names of the store's counters.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class Chain:
         emit: Emit,
         trust: Trust | None = None,
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
+        counts: Counter[str] | None = None,
     ) -> None:
         self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
-        self.counts = Counter[str]()
+        self.counts = Counter() if counts is None else counts
         self.uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
         self.tiers = tuple(self._checked(tier) for tier in tiers)
 

@@ -52,7 +52,7 @@ class ObjectTier(Tier):
         timeout_s: Longest wait for one request, in seconds.
         endpoint: URL of the service, if it is not the cloud's own.
         region: Region of the bucket; "" for that of the environment.
-        limit_bytes: Largest size of an entry or manifest.
+        limit_bytes: Largest size of an entry or manifest that is read.
         is_trusted: Whether its files are trusted without signatures.
     """
 
@@ -89,8 +89,6 @@ class ObjectTier(Tier):
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Write an entry or a signature."""
-        if len(data) > self._limit_bytes:
-            raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
         self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
 
     def keys(self, kind: int) -> Iterator[str]:

@@ -32,9 +32,6 @@ from .trust import SIGNATURE
 
 TIMEOUT_S = 1.0
 PREFIX = "numba_kcache"
-LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
-"""Largest string in a server with the default configuration, in bytes."""
-
 _LEAST_BYTES_PER_S = 1 << 20
 """Speed of the slowest connection over which large files can be written."""
 
@@ -133,7 +130,7 @@ class RedisTier(Tier):
         timeout_s: Longest wait for one operation, in seconds.
         wait_s: Longest wait of a process for kernels that other nodes build, in seconds.
         prefix: Prefix of the tier's keys on the server.
-        limit_bytes: Largest size of an entry or manifest.
+        limit_bytes: Largest size of an entry or manifest that is read.
         is_trusted: Whether its files are trusted without signatures.
 
     Raises:
@@ -151,7 +148,7 @@ class RedisTier(Tier):
         timeout_s: float = TIMEOUT_S,
         wait_s: float = WAIT_S,
         prefix: str = PREFIX,
-        limit_bytes: int = LIMIT_BYTES,
+        limit_bytes: int = MAX_FILE_BYTES,
         is_trusted: bool = False,
     ) -> None:
         self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
@@ -172,11 +169,11 @@ class RedisTier(Tier):
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Write an entry or a signature."""
         expiry = () if self._ttl_s is None else (b"EX", b"%d" % self._ttl_s)
-        self._ask(b"SET", self._name(kind, key), self._checked(data), *expiry)
+        self._ask(b"SET", self._name(kind, key), data, *expiry)
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if the server has another one by now."""
-        return self._replaced(self._name(MANIFEST, family), before or b"", self._checked(data), self._ttl_s or 0)
+        return self._replaced(self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0)
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
@@ -212,11 +209,6 @@ class RedisTier(Tier):
 
     def _name(self, kind: int, key: str) -> bytes:
         return f"{self._prefix}:{_KINDS[kind]}:{require_key(key) if key else ''}".encode()
-
-    def _checked(self, data: bytes) -> bytes:
-        if len(data) > self._limit_bytes:
-            raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
-        return data
 
     def _replaced(self, name: bytes, before: bytes, after: bytes, kept_s: float) -> bool:
         return bool(self._ask(b"EVAL", _REPLACE.encode(), b"1", name, before, after, b"%d" % (kept_s * 1000)) == b"1")

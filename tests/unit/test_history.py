@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -59,20 +58,20 @@ def test_hits_are_counted_for_each_entry_and_reasons_for_each_miss() -> None:
 
 
 def test_counts_of_tiers_are_saved_once_and_not_by_a_child() -> None:
-    """Counts that a fork copied are saved by the parent; two caches may have the same tier."""
-    kept, counts = Statistics(), Counter({"tier/toy/hits": 1})
+    """Counts that a fork copied are saved by the parent."""
+    kept = Statistics()
     kept.heard.append(Event(EventKind.LOAD, {"stored": True, "load_time_s": 0.25}))
-    kept.sources += counts, Counter({"tier/toy/hits": 5})
+    kept.sums["tier/toy/hits"] += 6
     assert history_of(saved := kept.take_unsaved()).days[0].counts.time_saved_s == -0.25
     assert (saved["tier/toy/hits"], kept.take_unsaved()) == (6, {})
-    counts["tier/toy/hits"] += 2
+    kept.sums["tier/toy/hits"] += 2
     assert kept.take_unsaved() == {"tier/toy/hits": 2}
-    counts["tier/toy/hits"] += 4
+    kept.sums["tier/toy/hits"] += 4
 
     kept.after_fork()
 
     assert kept.take_unsaved() == {}
-    counts["tier/toy/hits"] += 1
+    kept.sums["tier/toy/hits"] += 1
     assert kept.take_unsaved() == {"tier/toy/hits": 1}
 
 
