@@ -92,14 +92,12 @@ class CachedModule:
         found = self._kernels.get(name)
         if found is not None:
             return found
-        proven, shared = name, self._whole._resolutions.shared
+        proven = name
         if name not in self._names:
-            known = shared[1].artifact if shared is not None and not self._names else self._known()
+            known = self._known()
             if known is None:
                 return self._unproven.setdefault(name, _ModuleKernel(self, name))
-            listed_of, listed = self._definition.listed
-            is_listed = listed_of is known and name in listed
-            proven = listed[name].name if is_listed else self._definition.find(known, name).name
+            proven = self._definition.find(known, name).name
         unproven = self._unproven.pop(name, None) if self._unproven else None
         return self._kernels.setdefault(proven, unproven or _ModuleKernel(self, proven))
 
@@ -108,9 +106,6 @@ class CachedModule:
         name = next(iter(self._names or self._kernels), "name")
         why = "it is a module, whose kernels have names"
         raise LaunchConfigError(f"cannot launch {self._label}", why, f'write module["{name}"][grid, block](...)')
-
-    def _find(self, artifact: Artifact, name: str) -> CompiledKernel:
-        return self._definition.find(artifact, name)
 
     @shortening
     def __iter__(self) -> Iterator[str]:
@@ -122,7 +117,7 @@ class CachedModule:
 
     def __contains__(self, name: object) -> bool:
         try:
-            return isinstance(name, str) and bool(self._find(self._known() or self._artifact(), name))
+            return isinstance(name, str) and bool(self._definition.find(self._known() or self._artifact(), name))
         except EntryError:
             return False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from ..errors import in_cells
@@ -155,19 +156,15 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
     """
     is_python = reason.component != "source" and reason.kind is ReasonKind.SOURCE_CHANGED
     before, after = _counted_lines(old or "", is_python), _counted_lines(new, is_python)
-    if old is None:
+    changed = ((was, now) for was, now in zip_longest(before, after) if not (was and now and was[1] == now[1]))
+    was, now = next(changed, (None, None))
+    if old is None or was is now:  # the text is the same: a value that it refers to differs
         return reason._replace(where=_where(origin, 0))
-    pairs = enumerate(zip(before, after, strict=False))
-    same = next((index for index, ((_, was), (_, now)) in pairs if was != now), min(len(before), len(after)))
-    if same == len(before) == len(after):
-        return reason._replace(where=_where(origin, 0))  # the text is the same: a value that it refers to differs
-    lost, found = before[same : same + 1], after[same : same + 1]
-    index = found[0][0] if found else after[-1][0] if after else 0
-    lines = [each[0][1].strip() if each else None for each in (lost, found)]
-    if lines[0] == lines[1]:  # the lines differ only in the space around them
-        lines = [repr(each[0][1]) for each in (lost, found)]
-    was_text, now_text = (each if each is None else each[:_LIMIT] for each in lines)
-    return reason._replace(old=was_text, new=now_text, where=_where(origin, index))
+    index = now[0] if now else after[-1][0] if after else 0
+    lines = [each and each[1].strip()[:_LIMIT] for each in (was, now)]
+    if lines[0] == lines[1]:  # they differ only in the space around them, or behind the limit
+        lines = [each and repr(each[1])[:_LIMIT] for each in (was, now)]
+    return reason._replace(old=lines[0], new=lines[1], where=_where(origin, index))
 
 
 def _counted_lines(text: str, is_python: bool) -> list[tuple[int, str]]:

@@ -552,22 +552,45 @@ _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
 BOUND_LIMIT = 256
 """Limit of the launch configurations that a kernel keeps; when it is exceeded, all are dropped and bound again."""
 
-_one_dimensional_shapes: dict[tuple[int, int, int], LaunchShape] = {}
-"""By grid, block and shared memory, for all kernels."""
-
 GridBinding = tuple[list[bool], Dim3, BindGrid]
 """A binding for any grid with one block, stream and shared memory: the kernel's `live`, the largest grid, and the
 function."""
 
 
-class Configurations:
-    """The base of kernels: indexing with a configuration returns the function that launches."""
+def keep_bounded(kept: dict[Any, Any], config: Any, value: Any) -> None:
+    if len(kept) >= BOUND_LIMIT:
+        kept.clear()
+    try:
+        kept[config] = value
+    except TypeError:  # the configuration contains a list, and is bound again each time
+        pass
+
+
+class Launches:
+    """The base of `Kernel`: indexing with a configuration returns the function that launches.
+
+    Args:
+        definition: The definition of the kernel.
+    """
 
     __name__: str
     _zero: Any = None  # the stream that the integer 0 names, as in `Call.stream`
     _bound: dict[Any, Launch]
     _seen: dict[Any, None]  # configurations used once
     _rows: dict[Any, GridBinding]
+
+    def __init__(self, definition: Definition) -> None:
+        self._bound, self._seen, self._rows, self._definition = {}, {}, {}, definition
+        self._arch = read_arch(definition.options["arch"]) if "arch" in definition.options else ()
+        self._cache = checked_cache(definition.options["cache"]) if "cache" in definition.options else None
+        self.__name__ = definition.name or definition.label
+        self._label = definition.label
+        self._resolutions = definition.resolutions or definition.make_resolutions(
+            definition, self._session, functools.partial(choose_for_device, self._arch, kernel=self.__name__)
+        )
+        self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
+        self._variant_launches: dict[Any, VariantLaunch] = {}
+        self._clustered: dict[Any, Launches] = {}
 
     def __getitem__(self, config: Any) -> Launch:
         try:
@@ -590,14 +613,6 @@ class Configurations:
         raise LaunchConfigError(
             f"cannot launch {self.__name__}", "it has no grid and block", f"write {name}[{config}](...)"
         )
-
-    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch | None:
-        """Make the launch of a configuration, given as written and as parsed."""
-        raise NotImplementedError
-
-    def _in_clusters(self, cluster: Any) -> Configurations | None:
-        """The kernel launched in clusters of this shape; None if this kind's configuration has no such item."""
-        return None
 
     def _bind(self, config: Any) -> Launch:
         """Make the launch of a configuration; keep it if the configuration was used before."""
@@ -628,15 +643,7 @@ class Configurations:
                 keep_bounded(self._bound if seen else self._seen, config, with_grid if seen else None)
                 return with_grid
         is_line = type(grid) is type(block) is type(sharedmem) is int
-        shape = (
-            _one_dimensional_shapes.get((grid, block, sharedmem)) if is_line else launch_shape(grid, block, sharedmem)
-        )
-        if shape is None:
-            if len(_one_dimensional_shapes) >= BOUND_LIMIT:
-                _one_dimensional_shapes.clear()
-            shape = _one_dimensional_shapes[grid, block, sharedmem] = LaunchShape(
-                (grid, 1, 1), (block, 1, 1), sharedmem
-            )
+        shape = LaunchShape((grid, 1, 1), (block, 1, 1), sharedmem) if is_line else launch_shape(grid, block, sharedmem)
         launch = self._configure(config, shape, stream)
         assert launch is not None  # a kind without variants has a launcher
         keep_bounded(self._bound if seen else self._seen, config, launch if seen else None)
@@ -648,38 +655,8 @@ class Configurations:
         self._seen.clear()
         self._rows.clear()
 
-
-def keep_bounded(kept: dict[Any, Any], config: Any, value: Any) -> None:
-    if len(kept) >= BOUND_LIMIT:
-        kept.clear()
-    try:
-        kept[config] = value
-    except TypeError:  # the configuration contains a list, and is bound again each time
-        pass
-
-
-class Launches(Configurations):
-    """The base of `Kernel`: everything that a launch needs.
-
-    Args:
-        definition: The definition of the kernel.
-    """
-
-    def __init__(self, definition: Definition) -> None:
-        self._bound, self._seen, self._rows, self._definition = {}, {}, {}, definition
-        self._arch = read_arch(definition.options["arch"]) if "arch" in definition.options else ()
-        self._cache = checked_cache(definition.options["cache"]) if "cache" in definition.options else None
-        self.__name__ = definition.name or definition.label
-        self._label = definition.label
-        self._resolutions = definition.resolutions or definition.make_resolutions(
-            definition, self._session, functools.partial(choose_for_device, self._arch, kernel=self.__name__)
-        )
-        self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
-        self._variant_launches: dict[Any, VariantLaunch] = {}
-        self._clustered: dict[Any, Configurations] = {}
-
-    def _in_clusters(self, cluster: Any) -> Configurations | None:
-        """The same kernel, launched in clusters of this shape."""
+    def _in_clusters(self, cluster: Any) -> Launches | None:
+        """The kernel launched in clusters of this shape; None if this kind's configuration has no such item."""
         definition = self._definition
         if cluster is None or not definition.takes_cluster:
             return self if definition.takes_cluster else None
@@ -878,7 +855,7 @@ class VariantLaunch:
 
     def __init__(
         self,
-        kernel: Configurations,
+        kernel: Launches,
         config: Any,
         prepare: Callable[[Hashable], Launch | None],
         variant_of: Callable[[tuple[Any, ...]], Hashable],
@@ -919,6 +896,16 @@ class VariantLaunch:
 
 
 # -- the kernel --------------------------------------------------------------------------------------------------------
+
+
+def _figure(field: str, doc: str) -> Any:
+    """Make the property of a kernel that is a field of its description."""
+
+    @shortening
+    def read(self: Kernel) -> Any:
+        return self._read(lambda artifact: getattr(self._definition.kernel_in(artifact), field))
+
+    return property(read, doc=doc)
 
 
 class Kernel(Launches):
@@ -1087,9 +1074,6 @@ class Kernel(Launches):
             return read(self._any_artifact())
         return read(self._exactly(target or self._targets(None)[0], self._variants(signature)[0]).artifact)
 
-    def _read_kernel(self, name: str) -> Any:
-        return self._read(lambda artifact: getattr(self._definition.kernel_in(artifact), name))
-
     def _measured(self, measure: Callable[..., Any], what: Any, signature: Any) -> Any:
         """Measure the kernel on the current device."""
         return self._by_variant(lambda variant: measure(self, self._loaded(variant)[1], what), signature)
@@ -1122,41 +1106,17 @@ class Kernel(Launches):
 
         return disassemble(self.cubin(arch))
 
-    @property
-    @shortening
-    def params(self) -> Any:
-        """The parameters, in order: C++ type, offset and size in bytes."""
-        return self._read_kernel("parameters")
+    params = _figure("parameters", "The parameters, in order: C++ type, offset and size in bytes.")
+    regs_per_thread = _figure("registers", "Registers per thread.")
+    shared_mem_per_block = _figure("shared_bytes", "Static shared memory per block, in bytes.")
+    local_mem_per_thread = _figure("local_bytes", "Local memory per thread, in bytes.")
+    const_mem_size = _figure("const_bytes", "Constant memory of the module's own variables, in bytes.")
 
     @property
     @shortening
     def log(self) -> Any:
         """The compilers' log, stored with the code."""
         return self._read(lambda artifact: artifact.log)
-
-    @property
-    @shortening
-    def regs_per_thread(self) -> Any:
-        """Registers per thread."""
-        return self._read_kernel("registers")
-
-    @property
-    @shortening
-    def shared_mem_per_block(self) -> Any:
-        """Static shared memory per block, in bytes."""
-        return self._read_kernel("shared_bytes")
-
-    @property
-    @shortening
-    def local_mem_per_thread(self) -> Any:
-        """Local memory per thread, in bytes."""
-        return self._read_kernel("local_bytes")
-
-    @property
-    @shortening
-    def const_mem_size(self) -> Any:
-        """Constant memory of the module's own variables, in bytes."""
-        return self._read_kernel("const_bytes")
 
     @property
     @shortening

@@ -15,6 +15,8 @@ import os
 import stat as modes
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from ..errors import KCacheError
 from ..keys import Plain
@@ -26,8 +28,10 @@ from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import FileStat, digest, is_settled, is_settled_without, stat_of
 from .observer import Event, is_seen, observed, unobservable
-from .roots import HeaderSearch, Place, Roots, located, placing
+from .roots import WORKING, HeaderSearch, Place, Roots, located, placing
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
+
+T = TypeVar("T")
 
 _NVRTCS_OWN = ("__nv_nvrtc_builtin_header.h", "__nv_name_map")
 """Names of texts within NVRTC, which it looks up in the working directory first."""
@@ -164,56 +168,47 @@ class Recording:
     def transcript(self) -> Transcript:
         """Make the transcript."""
         roots, own = self._roots, len(self._roots.own)
-        places = {place: each[1] or FILE for place, each in self.answers.items() if each is not None}
-        absent: dict[Place, list[str]] = {}
-        for place in sorted(place for place, each in self.answers.items() if each is None):
-            folder, _, name = place.rest.rpartition("/")
-            absent.setdefault(Place(place.root, folder or "/"[: place.rest.startswith("/")]), []).append(name)
-        lacking = {folder: tuple(names) for folder, names in absent.items()}
-        inodes = {
-            place: (each[0].device, each[0].inode)
-            for place, each in self.answers.items()
-            if each is not None and each[1] != FOLDER
-        }
-        found = ((place, each) for place, each in self.answers.items() if each and place.root < own)
-        stats = {place: each[0] for place, each in found if self._is_settled(place)}
-        found_folders = ((folder, self._settled_folder(folder, lacking[folder])) for folder in lacking)
-        stats |= {folder: stat for folder, stat in found_folders if folder.root < own and stat}
-        toolkit, layout = self._toolkit(places, lacking), roots.layout()
+        places, stats, inodes = dict[Place, str](), dict[Place, FileStat](), dict[Place, tuple[int, int]]()
+        lacking: dict[Place, list[str]] = {}
+        for place in sorted(self.answers):
+            answer = self.answers[place]
+            if answer is None:
+                within, _, name = place.rest.rpartition("/")
+                lacking.setdefault(Place(place.root, within or "/"[: place.rest.startswith("/")]), []).append(name)
+                continue
+            stat, content = answer
+            places[place] = content or FILE
+            if content != FOLDER:
+                inodes[place] = stat.device, stat.inode
+            if place.root < own and content not in ("", FOLDER) and is_settled(stat, self._now_ns):
+                stats[place] = stat
+        absent = {folder: tuple(names) for folder, names in lacking.items()}
+        own_absent = _within(absent, WORKING, own)
+        for folder, missing in own_absent.items():
+            path = roots.path(folder)
+            with suppress(OSError, ValueError):
+                stat = stat_of(os.stat(path))
+                if is_settled_without(missing, stat, path, self._since_ns):  # unchanged since before the compile
+                    stats[folder] = stat
+        toolkit, found = None, tuple(each for each in places if each.root >= own)
+        if found or len(own_absent) < len(absent):  # unchanged since before the compile, for its stats to be kept
+            known = Toolkit("", found, _within(absent, own, len(roots.folders)))
+            toolkit = toolkit_now(known, roots, self._since_ns, {}, self.answers)
+        layout = roots.layout()
         return Transcript(
             own,
             layout if toolkit else layout[:own],  # it does not matter which toolkit was not asked
-            {place: places[place] for place in sorted(places) if place.root < own},
-            {folder: names for folder, names in lacking.items() if folder.root < own},
+            _within(places, WORKING, own),
+            own_absent,
             same_files(inodes),
             toolkit,
             stats,
         )
 
-    def _is_settled(self, place: Place) -> bool:
-        stat, content = self.answers[place] or (None, "")
-        if stat is None or content in ("", FOLDER):
-            return False
-        return is_settled(stat, self._now_ns)
 
-    def _settled_folder(self, folder: Place, absent: Sequence[str]) -> FileStat | None:
-        """Return the stat of a folder that did not change since before the compile, and has none of these names; None
-        if it may have."""
-        path = self._roots.path(folder)
-        try:
-            stat = stat_of(os.stat(path))
-        except (OSError, ValueError):
-            return None
-        return stat if is_settled_without(absent, stat, path, self._since_ns) else None
-
-    def _toolkit(self, places: dict[Place, str], absent: dict[Place, tuple[str, ...]]) -> Toolkit | None:
-        """Make the toolkit's part, which must be unchanged since before the compile for its stats to be kept."""
-        own = len(self._roots.own)
-        found = sorted(place for place in places if place.root >= own)
-        lacking = {folder: names for folder, names in absent.items() if folder.root >= own}
-        if not found and not lacking:
-            return None
-        return toolkit_now(Toolkit("", tuple(found), lacking), self._roots, self._since_ns, {}, self.answers)
+def _within(answers: Mapping[Place, T], first: int, end: int) -> dict[Place, T]:
+    """Take what is in the folders from `first` up to `end`."""
+    return {place: each for place, each in answers.items() if first <= place.root < end}
 
 
 def _clock_of(

@@ -20,8 +20,6 @@ from .roots import WORKING, Place
 ABSENT, FOLDER, FILE = "absent", "folder", "file"
 """Answers other than the digest of what was read; `FILE` is a file that was only looked up."""
 
-_MAX_PLACES = 1 << 20
-_MAX_PATH = 1 << 14
 _FORMAT = 2
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
@@ -113,18 +111,19 @@ def transcript_from_json(value: Any) -> Transcript:
     """
     try:
         _require(value["format"] == _FORMAT and len(value) == 7)
-        layout = tuple((_index(root, _MAX_PLACES, -1), _text(rest)) for root, rest in value["layout"])
-        own, count = _index(value["own"], len(layout) + 1), len(layout)
+        count = len(value["layout"])
+        layout = tuple((_index(root, count, -1), _text(rest)) for root, rest in value["layout"])
+        own = _index(value["own"], count + 1)
         stats: dict[Place, FileStat] = {}
         places = {_place(own, row, stats, 3): _answer(row[2]) for row in value["places"]}
-        _require(len(places) == len(value["places"]) < _MAX_PLACES)
+        _require(len(places) == len(value["places"]))
         absent = _absent(value["absent"], own, stats)
         same = tuple(tuple(_place(count, each, {}, 2) for each in group) for group in value["same"])
         toolkit = None
         if value["toolkit"] is not None:
             identity, stat, found, missing = value["toolkit"]
             of_toolkit = tuple(_place(count, each, {}, 2) for each in found)
-            _require(len(set(of_toolkit)) == len(of_toolkit) < _MAX_PLACES)
+            _require(len(set(of_toolkit)) == len(of_toolkit))
             toolkit = Toolkit(_text(identity), of_toolkit, _absent(missing, count, {}), _text(stat))
         return Transcript(own, layout, places, absent, same, toolkit, stats)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
@@ -164,7 +163,7 @@ def _place(count: int, row: Any, stats: dict[Place, FileStat], fields: int) -> P
 
 
 def _text(value: Any) -> str:
-    _require(type(value) is str and len(value) <= _MAX_PATH and "\0" not in value)
+    _require(type(value) is str)
     return str(value)
 
 

@@ -61,7 +61,7 @@ class LaunchOptions(NamedTuple):
                 )
             kernel.allow_shared(self.max_dynamic_shared)
         if self.carveout is not None:
-            kernel.prefer_shared(self.carveout)
+            kernel.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", self.carveout, "set the carveout of")
         attributes = b""
         if self.cooperative:
             attributes += struct.pack("=I4xI60x", _COOPERATIVE, 1)

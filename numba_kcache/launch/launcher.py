@@ -168,10 +168,6 @@ class LoadedKernel:
             self.set_attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic_bytes, action)
             self._shared_allowed = dynamic_bytes
 
-    def prefer_shared(self, percent: int) -> None:
-        """Set the preferred share, in percent, of shared memory in the memory that it shares with the L1 cache."""
-        self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
-
     @property
     def numba_function(self) -> Any:
         """The function object for Numba's own launch code."""

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import LaunchConfigError
-from numba_kcache.frontends import BOUND_LIMIT, Configurations, Launches, keep_bounded
+from numba_kcache.frontends import BOUND_LIMIT, Definition, Launches, keep_bounded
 from numba_kcache.launch import LaunchShape
 
 
-class Counting(Configurations):
+class Counting(Launches):
     """Notes each shape, with its stream, that it was asked to bind a launch for."""
 
     __name__ = "counting"
 
     def __init__(self, *, row: bool = False) -> None:
-        self._bound, self._seen, self._rows = {}, {}, {}
+        self._bound, self._seen, self._rows, self._definition = {}, {}, {}, Definition()
         self.made: list[tuple[LaunchShape, Any]] = []
         self.live, self.has_row = [True], row
 
@@ -26,7 +26,7 @@ class Counting(Configurations):
         """Numbers of configurations that are bound, noted, and bound over all grids."""
         return [len(each) for each in (self._bound, self._seen, self._rows)]
 
-    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Any:
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Any = None) -> Any:
         self.made.append((shape, stream))
         if self.has_row:
             keep_bounded(self._rows, config[1:], (self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z)))
