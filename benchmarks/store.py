@@ -73,9 +73,13 @@ class Store(NamedTuple):
     get: Callable[[str], bytes]
 
 
+def disk_store(root: Path, durability: Any = "none") -> DiskStore:
+    return DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)
+
+
 def ours(root: Path, durability: Any = "data") -> Store:
     """numba_kcache, with each entry synced, as cuda.core and LMDB do it; its default is not to sync."""
-    store = DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)
+    store = disk_store(root, durability)
 
     def put(key: str, payload: bytes) -> None:
         if not store.put(StoredEntry(key, HEADER, {"cubin": payload})):
