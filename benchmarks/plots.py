@@ -31,10 +31,6 @@ SHOWN = {
                "Triton, PyTorch tensors"),
     "warm_steps": ("numba_kcache, CUDA C++", "numba_kcache, CUDA C++ on Numba arrays", "numba_kcache, Numba kernel",
                    "numba_kcache.install()", "CuPy RawKernel", "bare cuda.bindings, a cubin from a file"),
-    "store": ("numba_kcache", "bare open+read, size known", "SQLite WAL, xxh3 checked", "LMDB, xxh3 checked",
-              "cuda.core FileStreamProgramCache", "diskcache"),
-    "growth": ("numba_kcache, dropped", "numba_kcache, Numba kernel, kept", "cuModuleLoadData, kept",
-               "cuModuleLoadData, dropped", "cupy RawKernel, kept", "Numba cache=True, kept"),
 }  # fmt: skip
 """The systems in the pictures of results that have more than `MOST`."""
 
@@ -72,7 +68,6 @@ class Bars(NamedTuple):
 
     rows: Sequence[tuple[str, float]]
     title: str
-    unit: str = "ms"
 
     def __call__(self, axes: Any, colours: Colours) -> None:
         """Draw the bars.
@@ -87,7 +82,10 @@ class Bars(NamedTuple):
             axes.set_axis_off()
             return
         names, values = [name for name, _ in self.rows], [value for _, value in self.rows]
-        bar_colours = [colours.ours if "numba_kcache" in name else _colour_of_other(name, colours) for name in names]
+        bar_colours = [
+            colours.ours if "numba_kcache" in name else colours.least if name.startswith("bare") else colours.others
+            for name in names
+        ]
         axes.barh(range(len(self.rows)), values, color=bar_colours, height=0.65)
         axes.set_yticks(range(len(self.rows)), names)
         axes.invert_yaxis()
@@ -95,12 +93,8 @@ class Bars(NamedTuple):
         if is_wide:
             axes.set_xscale("log")
         axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
-        axes.set_title(
-            f"{self.title}, {self.unit}{', logarithmic' if is_wide else ''}",
-            loc="left",
-            fontsize=10,
-            color=colours.text,
-        )
+        title = f"{self.title}, ms{', logarithmic' if is_wide else ''}"
+        axes.set_title(title, loc="left", fontsize=10, color=colours.text)
         for position, value in enumerate(values):
             axes.annotate(digits(value), (value, position), (4, 0), textcoords="offset points", va="center",
                           fontsize=9, color=colours.text)  # fmt: skip
@@ -108,13 +102,9 @@ class Bars(NamedTuple):
         axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
-def _colour_of_other(name: str, colours: Colours) -> str:
-    return colours.least if name.startswith(("floor", "bare")) else colours.others
-
-
-def medians(rows: dict[str, Any], what: str, scale: float = 1e3) -> list[tuple[str, float]]:
-    """Map each system to the median of one column, smallest first."""
-    found = [(system, median(each[what]) * scale) for system, each in rows.items() if what in each]
+def medians(rows: Mapping[str, Any], what: str) -> list[tuple[str, float]]:
+    """Map each system to the median of one column in milliseconds, smallest first."""
+    found = [(system, median(each[what]) * 1e3) for system, each in rows.items() if what in each]
     return sorted(found, key=lambda row: row[1])
 
 
@@ -122,15 +112,9 @@ Panel = Callable[[Any, Colours], None]
 """Draws one panel of a picture on its axes."""
 
 
-def finish_lines(axes: Any, colours: Colours, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10, color=colours.text)
-    axes.grid(axis="y", color=colours.grid, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def panels(rows: Mapping[str, Any], titles: Mapping[str, str], scale: float = 1e3, unit: str = "ms") -> list[Bars]:
+def panels(rows: Mapping[str, Any], titles: Mapping[str, str]) -> list[Bars]:
     """A panel for each column of a result, with its title."""
-    return [Bars(medians(rows, what, scale), title, unit) for what, title in titles.items()]
+    return [Bars(medians(rows, what), title) for what, title in titles.items()]
 
 
 def samples(name: str) -> dict[str, Any]:
@@ -161,61 +145,10 @@ def launch(axes: Any, colours: Colours) -> None:
     axes.minorticks_off()
     axes.set_xticks([0, 2, 4, 8, 16])
     axes.set_xlabel("arguments", color=colours.text)
-    finish_lines(axes, colours, "one launch, microseconds of host time")
+    axes.set_title("one launch, microseconds of host time", loc="left", fontsize=10, color=colours.text)
+    axes.grid(axis="y", color=colours.grid, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, labelcolor=colours.text, loc="upper left", bbox_to_anchor=(1.0, 1.02))
-
-
-def memory() -> Bars:
-    """Memory of the host by kernel."""
-    grown = {part: (each["tenths"][-1][1] - each["tenths"][0][1]) / (each["count"] - each["count"] // 10) / 1e3
-             for part, each in shown("growth", samples("growth")).items()}  # fmt: skip
-    rows = sorted(((part, max(kilobytes, 0.01)) for part, kilobytes in grown.items()), key=lambda row: row[1])
-    return Bars(rows, "memory of the host for a kernel", "KB")
-
-
-def launches(axes: Any, colours: Colours) -> None:
-    """The time of one launch by tenths of all of them."""
-    each = samples("growth")["launches"]
-    size = each["count"] // 10
-    spent = [tenth[0] / size * 1e6 for tenth in each["tenths"]]
-    axes.plot([(number + 1) * size for number in range(len(spent))], spent, marker="o", color=colours.ours)
-    axes.set_ylim(0, max(spent) * 1.3)
-    finish_lines(axes, colours, "one launch, us, by launches made")
-
-
-def store() -> list[Bars]:
-    """A hit and a publish of 50 KB in a small store, by one process."""
-    rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
-    few = min(row["entries"] for row in rows)
-    found = {
-        verb: [(row["system"], row["p50_us"]) for row in rows
-               if (row["verb"], row["entries"]) == (verb, few) and row["system"] in SHOWN["store"]]
-        for verb in ("hit", "put")
-    }  # fmt: skip
-    return [
-        Bars(sorted(each, key=lambda row: row[1]), f"{verb} of 50 KB, {few} entries", "us")
-        for verb, each in found.items()
-    ]
-
-
-def fleet() -> list[Bars]:
-    """The largest fleet of the simulation: the time until the last rank runs, and the number of compiles."""
-    runs = samples("fleet")["fleet"]
-    most = max(run["nodes"] for run in runs)
-    named = {
-        f"{'warm' if run['warm'] else 'cold'}"
-        f"{', lease' if run['leases'] and not run['warm'] else ''}{', back-fill' if run['back_fill'] else ''}": run
-        for run in runs if run["nodes"] == most
-    }  # fmt: skip
-    return [
-        Bars([(name, run["last_rank_s"]) for name, run in named.items()], f"{most:,} nodes: last rank", "s"),
-        Bars([(name, run["compiles"] or 0.5) for name, run in named.items()], "compiles", "0.5 for none"),
-    ]
-
-
-def warm(name: str) -> dict[str, Any]:
-    """The warm samples of the systems that a picture shows."""
-    return {system: states["warm"] for system, states in shown(name, samples(name)).items()}
 
 
 PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] = {
@@ -225,13 +158,10 @@ PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] =
     "programs": ((12.5, 1.9), programs),
     "launch": ((9.0, 4.2), lambda: [launch]),
     "warm_steps": ((10.5, 3.6), lambda: panels(
-        warm("warm_steps"),
+        {system: states["warm"] for system, states in shown("warm_steps", samples("warm_steps")).items()},
         {"sum": "import, decoration, first launch and exit, warm", "first": "first launch, warm"})),
     "workloads": ((12.0, 6.0), lambda: [
         Bars(medians(rows, "warm all"), f"{workload}, warm") for workload, rows in samples("workloads").items()]),
-    "growth": ((10.5, 3.2), lambda: [memory(), *[launches] * ("launches" in samples("growth"))]),
-    "store": ((11.5, 3.6), store),
-    "fleet": ((10.0, 1.9), fleet),
 }  # fmt: skip
 """By name, the size of a picture in inches, and the function that makes its panels. A picture has the name of its
 result, unless `RESULT_OF` has another one."""

@@ -655,9 +655,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
 }  # fmt: skip
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
-ILLUSTRATED = (
-    "docs/index.md", "docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md",
-)  # fmt: skip
+ILLUSTRATED = ("docs/index.md", "docs/performance.md")
 """Pages with pictures."""
 
 

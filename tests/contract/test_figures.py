@@ -98,8 +98,6 @@ def test_tables_and_pictures_show_rows_that_the_scripts_measure(load) -> None:  
         "first_launch": load("first_launch").SYSTEMS,
         "launch": load("launch").SYSTEMS,
         "warm_steps": warm_steps.SYSTEMS,
-        "store": load("store").SYSTEMS,
-        "growth": load("growth").PARTS,
     }
 
     for name, shown in load("plots").SHOWN.items():

@@ -14,8 +14,9 @@ import pytest
 from numba_kcache.store import StoredEntry
 from numba_kcache.tiers import lease
 from numba_kcache.tiers.redis import RedisTier
+from tests.support import stores
 from tests.support.redis_server import RedisServer, needs_redis, redis_server
-from tests.support.stores import Events, entry_of, forked, key_of, open_store
+from tests.support.stores import Events, entry_of, key_of, open_store
 from tests.support.tiers import Chain
 
 pytestmark = [needs_redis, pytest.mark.slow]
@@ -64,7 +65,7 @@ class Fleet:
 
     def start(self, work: Callable[[], None]) -> int:
         """Run `work` in a process."""
-        pid = forked(work)
+        pid = stores.forked(work)
         self._children.append(pid)
         return pid
 

@@ -260,10 +260,10 @@ def test_function_of_python_that_was_replaced_after_a_hit_is_not_registered_eith
     assert "0d4008000000000000" in real["code"]
 
 
-def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path, fill: Fill) -> None:
+def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")
-    fill(tmp_path / "cache")
+    said(programs.COMMON, tmp_path / "cache")
 
     found = [said(programs.COMMON, tmp_path / "cache", cwd=tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
 

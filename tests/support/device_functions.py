@@ -26,12 +26,12 @@ def import_all():
             except Exception:
                 pass
 
-if state == "imported":
+if "imported" in state:
     import_all()
-if state in ("compiled", "loaded"):
+if "compiled" in state or "loaded" in state:
     made("def k(x):\\n    x[0] = x[0] + 1\\n").compile("sm_90", "void(float32[::1])")
 """
-"""`state` is what the process does first: "fresh", "compiled", "loaded", "imported", "reversed"."""
+"""`state` is what the process does first: "fresh", "compiled", "loaded", "imported", also "reversed" after a comma."""
 
 NAMES = (
     START
@@ -56,7 +56,7 @@ KEYS = (
     START
     + """
 found, corpus = {}, json.load(sys.stdin)
-for text in corpus[::-1] if state == "reversed" else corpus:
+for text in corpus[::-1] if "reversed" in state else corpus:
     try:
         found[text] = made("def k(x):\\n" + text + "\\n").key("sm_90", "void(float32[::1])")
     except Exception as refusal:
@@ -96,7 +96,7 @@ COMPILED = (
     + """
 if package == "numba":
     import numba.cuda.random
-for name in [*CORPUS][::-1] if state == "reversed" else CORPUS:
+for name in [*CORPUS][::-1] if "reversed" in state else CORPUS:
     parameters, body, types = CORPUS[name]
     kernel = made(f"def k({parameters}):\\n    {body}\\n")
     if "STATES" in types:
