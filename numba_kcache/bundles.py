@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import store as entry_format
-from .engine import Session, arrived, refusal_of
+from .engine import Session, arrived
 from .errors import BundleError, KCacheError, OptionError, why_of
 from .frontends import require_directory
 from .headers.lookup import without_stats
@@ -283,7 +283,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
-    given = session.events.emit, trust_of(settings), refusal_of, session.statistics.sums
+    given = session.events.emit, trust_of(settings), arrived, session.statistics.sums
     chain = Chain(session.local, opened, *given)
     for tier in chain.tiers:
         if tier.takes or not writes:

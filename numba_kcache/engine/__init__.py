@@ -448,7 +448,7 @@ class Lookup:
         from ..tiers.trust import trust_of
 
         if self.chain is None:
-            given = self.events.emit, trust_of(self.settings), refusal_of, self.statistics.sums
+            given = self.events.emit, trust_of(self.settings), arrived, self.statistics.sums
             self.store = self.chain = Chain(self.local, (), *given)
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
@@ -749,15 +749,6 @@ def arrived(entry: StoredEntry) -> Artifact:
     if wrong := contradiction_of(artifact):
         raise ValueError(wrong)
     return artifact
-
-
-def refusal_of(entry: StoredEntry) -> str:
-    """The reason not to accept an entry from another store; "" for none."""
-    try:
-        arrived(entry)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 # -- one cache ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..observe.info import CacheInfo, history_of
 from ..observe.progress import shown_count
 from ..settings import size_bytes
 from ..store.listing import payload_records
-from . import refusal_of
+from . import arrived
 
 if TYPE_CHECKING:
     from ..store import FoundFile
@@ -49,7 +49,7 @@ def info_of(session: Session, scope: str) -> CacheInfo:
 def verify(session: Session) -> list[Problem]:
     """Read all files of a cache, quarantine those damaged or contradicting their header, and list them."""
     with shown_count("verifying", "verified", session.settings.progress) as tell:
-        return session.local.verify(refusal_of, tell)
+        return session.local.verify(arrived, tell)
 
 
 def keys_named(lookup: Lookup, name: str) -> list[str]:

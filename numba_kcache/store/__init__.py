@@ -36,9 +36,9 @@ from xxhash import xxh3_128_digest
 from ..model import NamedTuple
 
 if TYPE_CHECKING:
-    from typing import Literal, Protocol
+    from typing import Protocol
 
-    Durability = Literal["none", "data", "full"]
+    from ..settings import Durability
 
     class Forked(Protocol):
         """An object with locks or threads that have to be replaced in a forked child."""

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .writing import Writer
 
     Decode = Callable[[bytes, str], object]
+    Check = Callable[[StoredEntry], object]
 
 Result = TypeVar("Result")
 
@@ -306,18 +307,16 @@ class DiskStore:
             return str(error)
         return ""
 
-    def verify(
-        self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "", tell: Callable[[], object] = lambda: None
-    ) -> list[Problem]:
-        """Read every file in full; report those that are damaged or that `refusal_of` refuses, and quarantine them.
+    def verify(self, check: Check = lambda entry: None, tell: Callable[[], object] = lambda: None) -> list[Problem]:
+        """Read every file in full; report those that are damaged or that `check` refuses, and quarantine them.
 
         Args:
-            refusal_of: Returns the reason not to trust an entry; "" for none.
+            check: Raises ValueError for an entry that is not to be trusted.
             tell: Called for each file.
         """
         from .listing import verify
 
-        return list(verify(self, refusal_of, tell))
+        return list(verify(self, check, tell))
 
     # Writing
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model import NamedTuple
+from ..model import KEY_DIGITS, NamedTuple
 from . import (
     ENTRY,
     FOLDERS,
     MANIFEST,
     RECORD,
-    DamagedEntry,
     FoundFile,
     Header,
     PayloadRecord,
@@ -28,15 +27,12 @@ from . import (
 from .encoding import check_payloads
 
 if TYPE_CHECKING:
-    from .disk import Decode, DiskStore
+    from .disk import Check, Decode, DiskStore
 
 Order = Literal["age", "size", "cost", "hits"]
 
 ORDERS: tuple[Order, ...] = ("age", "size", "cost", "hits")
 """Most recently used first, largest first, longest compilation first, most hits first."""
-
-HITS_DIGITS = 16
-"""Leading digits of a key under which its hits are counted."""
 
 _DECODE: Mapping[int, Decode] = {ENTRY: decode_entry, MANIFEST: decode_manifest, RECORD: decode_record}
 
@@ -132,7 +128,7 @@ def listed(
     order: dict[Order, Callable[[FoundFile], tuple[Any, ...]]] = {
         "age": lambda file: (-file.used_ns, file.key),
         "size": lambda file: (-file.size_bytes, file.key),
-        "hits": lambda file: (-hits.get(file.key[:HITS_DIGITS], 0), -file.used_ns, file.key),
+        "hits": lambda file: (-hits.get(file.key[:KEY_DIGITS], 0), -file.used_ns, file.key),
     }
     found = _infos(sorted(files, key=order.get(by, order["age"])), read, hits)
     return iter(sorted(found, key=lambda each: (-each.compile_time_s, each.key))) if by == "cost" else found
@@ -145,7 +141,7 @@ def _infos(
         entry = read(file.key)
         if entry is not None:
             sizes = {each.name: each.size_bytes for each in payload_records(entry)}
-            times_hit = hits.get(file.key[:HITS_DIGITS], 0)
+            times_hit = hits.get(file.key[:KEY_DIGITS], 0)
             yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, sizes, times_hit)
 
 
@@ -154,12 +150,12 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
 
 
-def verify(store: DiskStore, refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]) -> Iterator[Problem]:
+def verify(store: DiskStore, check: Check, tell: Callable[[], object]) -> Iterator[Problem]:
     """Read each file in full, with all payloads; quarantine and yield those that are damaged or not trusted.
 
     Args:
         store: The store.
-        refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
+        check: Raises ValueError for an entry that is not to be trusted although its digest is right.
         tell: Called for each file.
     """
     for file in store.files(*FOLDERS):
@@ -168,8 +164,7 @@ def verify(store: DiskStore, refusal_of: Callable[[StoredEntry], str], tell: Cal
             found = _DECODE[file.kind](file.tree.read(file.kind, file.key), file.key)
             if isinstance(found, StoredEntry):
                 check_payloads(found)
-                if refusal := refusal_of(found):
-                    raise DamagedEntry(refusal)
+                check(found)
         except FileNotFoundError:
             continue
         except (ValueError, OSError, MemoryError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from .trust import Trust
 from .upload_queue import UploadQueue
 
 if TYPE_CHECKING:  # a warm start does not import these modules
-    from ..store.disk import DiskStore
+    from ..store.disk import Check, DiskStore
     from .lease import Election
     from .tier import Tier, TierReport
 
@@ -36,8 +36,8 @@ class Chain:
         tiers: In the order in which they are tried.
         emit: Called with events of the kinds TROUBLE and WAITED.
         trust: Signatures that are required and made; None: neither.
-        refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none. It
-            checks the meaning of the entry, which no module of tiers knows.
+        check: Raises ValueError for an entry not to accept although its digest and signature are right: its meaning,
+            which no module of tiers knows, is wrong.
         counts: The counts of the tiers in this process, under names of the store's counters, are added to these.
 
     Attributes:
@@ -50,17 +50,17 @@ class Chain:
         tiers: Sequence[Tier],
         emit: Emit,
         trust: Trust | None = None,
-        refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
+        check: Check = lambda entry: None,
         counts: Counter[str] | None = None,
     ) -> None:
-        self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
+        self.local, self._emit, self._trust, self._check = local, emit, trust, check
         self.counts = Counter() if counts is None else counts
         self.uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
         self.tiers = tuple(self._checked(tier) for tier in tiers)
 
     def _checked(self, tier: Tier) -> CheckedTier:
         given = self._emit, self.uploads, self.counts
-        return CheckedTier(tier, self.local, *given, trust=self._trust, refusal_of=self._refusal_of)
+        return CheckedTier(tier, self.local, *given, trust=self._trust, check=self._check)
 
     def mount(self, tier: Tier) -> None:
         """Add a tier before the others, or replace the one of the same name."""

@@ -19,7 +19,7 @@ from .. import store as entry_format
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
-from ..store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow, renewed_in_children
+from ..store import ENTRY, MANIFEST, StoredEntry, StoredRow, renewed_in_children
 from ..store.encoding import check_payloads, encode_manifest, merge
 from .breaker import Breaker
 from .tier import Tier, TierReport
@@ -27,7 +27,7 @@ from .trust import SIGNATURE, Trust, Unsigned
 from .upload_queue import HURRIED_S, UploadQueue
 
 if TYPE_CHECKING:  # a warm start does not import these modules
-    from ..store.disk import DiskStore
+    from ..store.disk import Check, DiskStore
     from .lease import Election, Elections
 
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ class CheckedTier:
         uploads: Queue of writes to a remote tier.
         counts: The counts of all tiers in this process, under names of the store's counters.
         trust: Signatures that are required and made; None: neither.
-        refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
+        check: Raises ValueError for an entry not to accept although its digest and signature are right.
 
     Attributes:
         is_patient: Take whatever time the tier needs, for a call whose purpose is to read it.
@@ -69,9 +69,9 @@ class CheckedTier:
         counts: Counter[str],
         *,
         trust: Trust | None = None,
-        refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
+        check: Check = lambda entry: None,
     ) -> None:
-        self._refusal_of = refusal_of
+        self._check = check
         self.tier, self._local, self._emit, self._uploads = tier, local, emit, uploads
         self._trust = None if tier.is_trusted else trust
         self._is_vouched = trust is not None and trust.demands  # by a signature, or by the user: `?unsigned=1`
@@ -143,9 +143,7 @@ class CheckedTier:
                 check_payloads(found)
                 if target is not None and found.header.get("target") != target:
                     raise Unsigned(f"it is not for {target}, for which it was signed")
-                wrong = self._refusal_of(found)
-                if wrong:
-                    raise DamagedEntry(wrong)
+                self._check(found)
             if not self._is_vouched:
                 self._local.tree.takes_unsigned = True
             return found

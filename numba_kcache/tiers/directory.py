@@ -19,7 +19,7 @@ from .tier import Tier
 from .trust import SIGNATURE
 
 if TYPE_CHECKING:
-    from ..store import Durability
+    from ..settings import Durability
 
 
 class DirectoryTier(Tier):
