@@ -133,9 +133,10 @@ class Checking:
         }
         for place, names in known.absent.items():
             folder = self._paths[place.root] + place.rest
-            stat = _stat(folder)
-            if stat is None:
+            found = _stat(folder)
+            if found is None:
                 continue
+            stat, _is_folder = found
             if stat == known.stats.get(place):
                 self.stats[place] = stat
                 continue
@@ -187,10 +188,8 @@ class Checking:
 
 def _is_file(path: str) -> bool:
     """Check whether a path leads to something that NVRTC takes as a header: it skips a folder."""
-    try:
-        return not modes.S_ISDIR(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
+    found = _stat(path)
+    return found is not None and not found[1]
 
 
 def same_files(inodes: Mapping[Place, tuple[int, int]]) -> tuple[tuple[Place, ...], ...]:
@@ -226,15 +225,12 @@ def toolkit_now(
     ]  # stored in another order
     rows, newest_ns = list[tuple[int, ...]](), 0
     for place, path in places + folders:
-        if got := read.get(place):
-            stat, is_folder = got[0], got[1] == FOLDER
-        else:
-            try:
-                found_there = os.stat(path)
-            except (OSError, ValueError):
-                rows.append(())
-                continue
-            stat, is_folder = stat_of(found_there), modes.S_ISDIR(found_there.st_mode)
+        got = read.get(place)
+        looked = (got[0], got[1] == FOLDER) if got else _stat(path)
+        if looked is None:
+            rows.append(())
+            continue
+        stat, is_folder = looked
         rows.append((*stat,))
         newest_ns = max(newest_ns, stat.ctime_ns)
         if not is_folder:
@@ -264,8 +260,10 @@ def _answer_of(path: str) -> str:
         return ABSENT
 
 
-def _stat(path: str) -> FileStat | None:
+def _stat(path: str) -> tuple[FileStat, bool] | None:
+    """The stat of a path, and whether it is a folder; None if there is nothing."""
     try:
-        return stat_of(os.stat(path or "."))
+        found = os.stat(path or ".")
     except (OSError, ValueError):
         return None
+    return stat_of(found), modes.S_ISDIR(found.st_mode)

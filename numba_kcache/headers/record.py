@@ -11,6 +11,7 @@ Not here    Whether this NVRTC can be observed (observer), and comparing a trans
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat as modes
 import time
@@ -80,9 +81,12 @@ def compile_observed(
     paths = _paths(artifact, search, recording)
     if search.complete is not None:
         artifact = search.complete(artifact, [search.texts[0], *recording.texts.values()])
-    return artifact, HeadersRead(
-        transcript_components(transcript, paths), {"transcript": transcript_to_json(transcript), "paths": paths}
-    )
+    return artifact, _headers_of(transcript, paths)
+
+
+def _headers_of(transcript: Transcript, paths: list[Plain]) -> HeadersRead:
+    row = {"transcript": transcript_to_json(transcript), "paths": paths}
+    return HeadersRead(transcript_components(transcript, paths), row)
 
 
 def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
@@ -94,8 +98,7 @@ def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Too
         recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
-        is_alone = not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen)
-        if is_alone and search.read is None:
+        if search.read is None and all(each[0] == "l" for each in events):
             return HeadersRead()  # it asked for no file
         texts = [*search.texts, *recording.texts.values()]
         if words.names_clock(*texts) or words.hides_clock(*texts):
@@ -103,7 +106,7 @@ def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Too
         transcript = recording.transcript()
     except Untracked as untracked:
         return HeadersRead(untracked=str(untracked))
-    return HeadersRead(transcript_components(transcript, ()), {"transcript": transcript_to_json(transcript)})
+    return _headers_of(transcript, [])
 
 
 class Recording:
@@ -119,7 +122,6 @@ class Recording:
         answers: The stat and the digest of each place; "" for a file that was not read; None where there was nothing.
         texts: The user's headers that were read, by their path.
         others: The toolkit's.
-        seen: What the observer saw.
 
     Raises:
         Untracked: An answer is not known for certain.
@@ -130,10 +132,8 @@ class Recording:
         self.texts: dict[str, bytes] = {}
         self.others: dict[str, bytes] = {}
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
-        self.seen = [*events]
-        working, known = roots.working or working_directory(), dict[str, Place]()
-        place_of = placing(roots.folders, roots.working)
-        for kind, name, error, (*stat, mode), data in self.seen:
+        working, place_of = roots.working or working_directory(), functools.cache(placing(roots.folders, roots.working))
+        for kind, name, error, (*stat, mode), data in events:
             path = os.fsdecode(name)
             if path in (".", working):
                 continue
@@ -143,9 +143,7 @@ class Recording:
                 continue
             if kind == "o":
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
-            if path not in known:
-                known[path] = place_of(path)
-            place = known[path]
+            place = place_of(path)
             before, is_new = self.answers.get(place), place not in self.answers
             if error:
                 if error not in _NOT_THERE and (before or error != errno.EACCES):

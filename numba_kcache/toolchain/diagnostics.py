@@ -131,21 +131,20 @@ def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
         return log
     name = re.escape(program_name)
 
-    def place(match: re.Match[str]) -> str:
-        line = lines.get(int(match[1]))
-        return match[0] if line is None else f"{origin.path}({line})"
+    def placed(text: str, pattern: str, before: str, after: str) -> str:
+        def place(match: re.Match[str]) -> str:
+            line = lines.get(int(match[1]))
+            return match[0] if line is None else f"{before}{line}{after}"
 
-    def place_in_words(match: re.Match[str]) -> str:
-        line = lines.get(int(match[1]))
-        return match[0] if line is None else f'at line {line} of "{origin.path}"'
+        return re.sub(pattern, place, text)
 
-    rewritten, is_ours = [], False
+    in_words, rewritten, is_ours = ("at line ", f' of "{origin.path}"'), [], False
     for text in log.splitlines():
         if re.match(r"\S.*\(\d+\): ", text):
             is_ours = text.startswith(f"{program_name}(")
-        text = re.sub(rf"(?:^|(?<=[\s\"])){name}\((\d+)\)", place, text)
-        text = re.sub(rf'\bat line (\d+) of "{name}"', place_in_words, text)
-        rewritten.append(re.sub(r"\bat line (\d+)$", place_in_words, text) if is_ours else text)
+        text = placed(text, rf"(?:^|(?<=[\s\"])){name}\((\d+)\)", f"{origin.path}(", ")")
+        text = placed(text, rf'\bat line (\d+) of "{name}"', *in_words)
+        rewritten.append(placed(text, r"\bat line (\d+)$", *in_words) if is_ours else text)
     return "\n".join(rewritten).replace(f'"{program_name}"', f'"{origin.path}"')
 
 
