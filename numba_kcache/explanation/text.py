@@ -218,7 +218,7 @@ HINTS: Mapping[ReasonKind, str] = {
     ReasonKind.COMPONENT: "each set of components has its own entry",
     ReasonKind.DEPENDS: "you named it in depends=: leave it out if the code does not depend on it",
     ReasonKind.PLACE: "lineinfo and debug put files and lines into the code: leave them out to share entries",
-    ReasonKind.MODE: "see docs/reference/settings.md",
+    ReasonKind.MODE: "set mode='readwrite' to look up entries",
     ReasonKind.UNCACHEABLE: "see docs/keys.md for what cannot be captured",
     ReasonKind.UNKNOWN: "nothing to do: the new entry records its components",
 }

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from ...toolchain import Toolchain
 
 
+_TYPES = {"fastmath": bool, "lineinfo": bool, "lto": bool, "strict": bool, "keep_ptx": bool, "max_registers": int}
+"""Types of options that the Numbas do not check, or by an error without a text."""
+
 CO_VARARGS = 0x04
 """`co_flags` of a function with *args."""
 
@@ -90,6 +93,8 @@ class PythonDefinition(Definition):
 
             self.launch_options = read_launch_options(options, self.kind)
         depends = options.get("depends") or ()
+        if isinstance(depends, (str, bytes, os.PathLike)):
+            raise OptionError(f"cannot use depends={depends!r}", "it is not a list", "write depends=[...]")
         self.depends: Depends = depends if isinstance(depends, Mapping) else tuple(depends)
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
@@ -107,6 +112,11 @@ class PythonDefinition(Definition):
 
             hint = hint_for_function(unknown[0], sorted({*self.decorator_options, *OWN_OPTIONS}))
             raise OptionError(f"cannot use option {unknown[0]!r} here", "a Numba kernel does not take it", hint)
+        for name, kind in _TYPES.items():
+            value = options.get(name)
+            if value is not None and not isinstance(value, kind):
+                why, hint = f"it is a {type(value).__name__}", f"write {name}={kind(64)}"
+                raise OptionError(f"cannot use {name}={value!r}", why, hint)
         if "opt" in given:
             given["opt"] = bool(given["opt"])
         if "link" in given:

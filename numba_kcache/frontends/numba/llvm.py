@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
@@ -28,10 +28,6 @@ from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, External, Flavour, is_a, surface
 from .value import OF_NUMPY, AlwaysRefused, Refused
-
-if TYPE_CHECKING:
-    pass
-
 
 HOME = "numba.cuda"
 
