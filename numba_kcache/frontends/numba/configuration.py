@@ -98,7 +98,7 @@ CODE_MODULES = (
     "cudadrv.nvrtc", "datamodel.manager", "datamodel.models", "debuginfo", "descriptor", "lowering", "target",
     "typing.context", "typing.templates",
 )  # fmt: skip
-"""Modules of `Dialect.code_modules` that both Numbas have in their `home`."""
+"""Modules of `Flavour.code_modules` that both Numbas have in their `home`."""
 
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
