@@ -1,7 +1,7 @@
 """Export and import bundles, push and pull entries of a tier: choose the entries and copy them.
 
-Promise     Every payload of an exported entry was verified. An import adds all entries or none, and does not replace
-            entries that the cache already has under the same key.
+Promise     Every payload of an exported entry was verified. An import adds entries only once all of the bundle are
+            verified, and does not replace entries that the cache already has under the same key.
 Method      An entry belongs to a kernel if their components are equal, except target, signature and compilers; the
             entry's report holds the digests of its components. Kernels linked from an entry's LTO-IR are exported
             with it.
@@ -19,12 +19,13 @@ from typing import Any
 
 from . import store as entry_format
 from .engine import Session, arrived
-from .errors import BundleError, KCacheError, OptionError, why_of
+from .errors import BundleError, KCacheError, OptionError, SettingsError, why_of
 from .frontends import require_directory
 from .headers.lookup import without_stats
 from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json
+from .model.tier_address import shown_tiers
 from .settings import read_settings
 from .store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .store.encoding import check_payloads, encode_manifest
@@ -109,20 +110,24 @@ def _chosen(
             continue
         file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, artifact.names)
         made_of = _made_of(entry)
-        if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
+        if type(made_of["kind"][1]) is list:
+            facts.append(file)
+        elif wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
             chosen.append(file)
             kinds.add(artifact.kind)
         elif "module" in made_of:
             linked.append((str(made_of["module"][1]), file))
-        elif type(made_of["kind"][1]) is list:
-            facts.append(file)
     if kinds & {"numba", "mlir"}:
         from .frontends.numba.learning import record
 
         if record(session, kinds):
             return _chosen(session, wanted, targets)  # with the facts
     keys = {file.key for file in chosen}
-    return [*chosen, *(facts if chosen else ()), *(file for module, file in linked if module in keys)]
+    return [
+        *chosen,
+        *(facts if kinds & {"numba", "mlir"} else ()),
+        *(file for module, file in linked if module in keys),
+    ]
 
 
 def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
@@ -279,7 +284,11 @@ def pull(session: Session, source: str | None) -> Moved:
 
 def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     settings = session.settings
-    addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
+    try:
+        addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
+    except SettingsError as error:
+        hint = "write redis://host:6379, s3://bucket/path, a directory or a bundle"
+        raise SettingsError(f"cannot use the tier {shown_tiers(text)}", error.why, hint) from None
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
@@ -290,7 +299,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
             tier.is_patient = True
             return tier
     what = "cannot push" if writes else "cannot pull"
-    why = "no writable tier is set" if writes else "no tier is set"
+    why = "no writable tier is set or named" if writes else "no tier is set"
     raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")
 
 

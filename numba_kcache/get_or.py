@@ -21,7 +21,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .engine import RunsUncached, Session
-from .errors import LaunchError, NoDeviceError, shorten
+from .errors import LaunchError, NoDeviceError, OptionError, shorten
 from .frontends import Kernel, define
 from .keys import sha256
 from .launch import current_device, current_ordinal
@@ -144,6 +144,9 @@ class GetOr:
         self, source: Any, name: str | None, options: Mapping[str, Any], call: Hashable, caller: str
     ) -> Kernel:
         """Make the kernel of a call, or return that of an equivalent call."""
+        if options.get("cache") is not None:
+            why = "the kernel is stored in the cache whose method is called"
+            raise OptionError("cannot use cache= here", why, "write KernelCache(...).get_or_compile(...)")
         canonical = call_of(source, name, options, caller)
         found: Kernel | None = self._kernels.get(canonical)
         if found is None:

@@ -217,7 +217,8 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
     except (ValueError, TypeError, OSError) as error:  # OSError: a relative path, and the working directory is gone
         from difflib import get_close_matches
 
-        close = get_close_matches(str(value).lower(), str(error).rpartition("one of ")[2].split(", "), 1)
+        _, is_choice, choices = str(error).partition("must be one of ")
+        close = get_close_matches(str(value).lower(), choices.split(", "), 1) if is_choice else []
         example = close[0] if close else setting.example
         text = str(int(example)) if isinstance(example, bool) else example
         is_keyword = origin == "configure()"

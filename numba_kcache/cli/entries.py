@@ -60,7 +60,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     elif held.entries > len(entries):
         last += f"; {held.entries - len(entries)} cannot be read: `numba-kcache verify` says why"
     if held.obstacle:
-        last += f"\n{held.directory} cannot be used: {held.obstacle}"
+        last += f"\n{held.directory or 'the directory'} cannot be used: {held.obstacle}"
     return Result(None, last, rows=(shown.COLUMNS, shown.rows(), shown.NUMBERS))
 
 
@@ -205,6 +205,9 @@ def _clear(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 def _removed(cache: KernelCache, entries: int) -> Result:
+    if cache.session.local.readonly:
+        why = f"nothing is removed in mode {cache.session.settings.mode}"
+        raise KCacheError("cannot remove entries", why, "set mode='readwrite'")
     left = cache.info()
     text = f"removed {entries_text(entries)}, {left.entries} left in {left.directory or 'memory'}"
     return Result({"removed": entries, "entries": left.entries, "size_bytes": left.size_bytes}, text)

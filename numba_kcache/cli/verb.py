@@ -111,5 +111,6 @@ def import_from_here() -> None:
 
 
 def in_shell_words(text: str) -> str:
-    """Replace Python keywords in a message by the options of the command line."""
-    return text.replace("arch='sm_90'", "--arch sm_90")
+    """Replace Python's words in a message by options of the command line and environment variables."""
+    text = text.replace("arch='sm_90'", "--arch sm_90").replace("mode='readwrite'", "NUMBA_KCACHE_MODE=readwrite")
+    return text.replace("configure(signing_key=...)", "set NUMBA_KCACHE_SIGNING_KEY=kernels.pem")

@@ -31,7 +31,7 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     targets, error = targets_of(arguments), ""
     require_lasting(cache.session, "warm up")
     why = cache.session.local.prepare()
-    if why:
+    if why and cache.directory:
         hint = "name a directory that this user can write to: --directory, or NUMBA_KCACHE_DIR"
         raise KCacheError("cannot warm up", f"{cache.directory} cannot be used: {why}", hint)
     import_from_here()

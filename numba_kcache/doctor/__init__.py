@@ -25,7 +25,7 @@ from ..frontends.numba.facts import facts_of
 from ..frontends.numba.stand_in import HOMES
 from ..model import NamedTuple
 from ..observe.info import CacheInfo
-from ..observe.text import aligned, bytes_text, shows_text
+from ..observe.text import aligned, bytes_text, seconds_text, shows_text
 from ..settings import unknown_variables
 from ..store import SIGNED, is_network
 from ..tiers.tier import round_trip
@@ -294,4 +294,4 @@ def judged_tiers(session: Session) -> Iterable[Finding]:
             yield Finding(subject, WRONG, plain(trial.why), f"{tier.name}: {advice}; launches work without it")
         else:
             how = "is read" if tier.readonly else "is written and read"
-            yield Finding(subject, FINE, f"{how}, in {trial.seconds * 1e3:.1f} ms")
+            yield Finding(subject, FINE, f"{how}, in {seconds_text(trial.seconds)}")

@@ -15,7 +15,7 @@ from ..explanation.nearest import Missed, explain_entry, why_missed
 from ..explanation.report import stored_of
 from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
-from ..model import parse_target
+from ..model import NO_TARGET, parse_target
 from ..model.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]
 def _of_bundles(lookup: Lookup, request: Request) -> Iterator[Reason]:
     """Yield a reason for each bundle that has the kernel for other targets."""
     for tier in lookup.tiers:
-        others = [request.make(parse_target(each), None) for each in tier.tier.targets()] if request.make else []
+        targets = [each for each in tier.tier.targets() if each != NO_TARGET.name]
+        others = [request.make(parse_target(each), None) for each in targets] if request.make else []
         names = [each.target.name for each in others if _is_in(lookup, tier, each)]
         if names:
             yield Reason(ReasonKind.OTHER_TARGETS, "target", tier.tier.name, new=", ".join(names))
@@ -90,10 +91,11 @@ def frozen_error(lookup: Lookup, request: Request, components: Sequence[Componen
     why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
     quarantined = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
     why += f"; in quarantine: {', '.join(quarantined[-3:])}" if quarantined else ""
+    command = "" if request.target == NO_TARGET else f": numba-kcache warm MODULE --arch {request.target}"
     return FrozenCacheError(
         f"cannot compile {request.title}",
         why,
-        "compile it with a cache that is not frozen: numba-kcache warm MODULE --arch sm_90",
+        f"compile it with a cache that is not frozen{command}",
     )
 
 

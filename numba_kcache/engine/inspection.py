@@ -41,7 +41,8 @@ def info_of(session: Session, scope: str) -> CacheInfo:
     counts = session.statistics.process if sums is None else Counts.of(sums)
     usage, limit = session.local.size(), session.settings.max_size_bytes
     figures = (scope, session.local.directory or "", usage.entries, usage.size_bytes, limit)
-    why = "" if session.local.readonly else session.local.obstacle()
+    is_off = session.settings.mode == "off"
+    why = "the mode is off" if is_off else "" if session.local.readonly else session.local.obstacle()
     more = {"reasons": history_of(sums or {}).reasons, **counts.as_dict()}
     return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **more)
 
@@ -71,7 +72,8 @@ def find_entry(lookup: Lookup, which: str) -> FoundFile:
         found = [file for key in keys_named(lookup, which)[:1] for file in store.find(key)]
     if len({file.key for file in found}) != 1:
         why = f"{len(found) or 'no'} keys in {where} begin with it{'' if found else ', and no kernel has this name'}"
-        raise EntryError(f"cannot show the entry {which!r}", why, "`numba-kcache list` shows both")
+        hint = "`numba-kcache list` shows both; `explain` also takes MODULE:KERNEL"
+        raise EntryError(f"cannot show the entry {which!r}", why, hint)
     return found[0]
 
 

@@ -105,11 +105,9 @@ def misfit(slot: PointerSlot, value: Any) -> ArgumentError:
     if hasattr(value, "__array_interface__") or _is_dlpack(value):
         why = "its memory is on the host"
         hint = "copy it with cuda.to_device(), or wrap it in cuda.In(), cuda.Out() or cuda.InOut()"
-    elif isinstance(value, (list, tuple)) and any(hasattr(type(each), "__cuda_array_interface__") for each in value):
-        why, hint = f"it is a {type(value).__name__} of arrays", "pass each array as an argument of its own"
     elif isinstance(value, (list, tuple)):
-        why = "its items are on the host"
-        hint = "make a device array of it: cupy.array(...), torch.tensor(..., device='cuda'), cuda.to_device(...)"
+        why = "it is not an array"
+        hint = "pass arrays one by one; make one of numbers: cupy.array(...), torch.tensor(..., device='cuda')"
     elif isinstance(value, int):
         why = "a pointer takes a device array or None, not a bare integer"
         hint += "; an address goes as ctypes.c_void_p(address)"

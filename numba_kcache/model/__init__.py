@@ -186,7 +186,8 @@ def parse_target(spelling: object) -> Target:
     raise OptionError(
         f"cannot read arch {spelling!r}",
         "it is not a compute capability",
-        _meant(spelling) or 'write "auto", "native", "sm_90", "sm_90a", "compute_80", "9.0" or (9, 0)',
+        _meant(spelling)
+        or 'write "auto" or "native" alone, "sm_90", "sm_90a", "compute_80", "9.0", (9, 0), or a list of targets',
     )
 
 

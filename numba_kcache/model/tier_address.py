@@ -91,12 +91,12 @@ def parse_tier(text: str) -> TierAddress:
     if not place:
         raise ValueError("a tier is empty")
     if is_url:
-        if "@" in query or shown_place(place).endswith("..."):
+        if scheme not in SCHEMES and re.fullmatch(r"[a-z]{1,9}", scheme):
+            raise ValueError(f"{scheme}:// is not one of the known kinds of tiers: {', '.join(SCHEMES) or 'none'}")
+        if scheme not in SCHEMES or "@" in query or shown_place(place).endswith("..."):
             raise ValueError(
                 "a URL's host cannot be read; in user and password write %2C %2F %3A %3F %40 for , / : ? @"
             )
-        if scheme not in SCHEMES:
-            raise ValueError(f"{scheme}:// is not one of the known kinds of tiers: {', '.join(SCHEMES) or 'none'}")
         return TierAddress(scheme, place, _checked(shown_place(place), options))
     if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
         raise ValueError(f"{place} takes readonly=1 or readonly=0 after the ?, unsigned=1, and nothing else")

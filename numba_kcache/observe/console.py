@@ -38,6 +38,8 @@ class Parser(argparse.ArgumentParser):
         """The hint: the verb that was probably meant, or the help."""
         wrong = re.match(r"(?:argument VERB: invalid choice: '|unrecognized arguments: )([\w-]*)(.*)", message)
         known = [*re.findall(r"'(\w+)'", wrong[2]), *self._option_string_actions] if wrong else []
+        if wrong and wrong[1] in ("--json", "--directory"):  # the verb itself knows them
+            return f"write it after the verb: {self.prog} {wrong[1]}"
         close = f"did you mean {_OTHER_WORDS[wrong[1]]}? " if wrong and wrong[1] in _OTHER_WORDS else ""
         return f"{close or (meant(wrong[1], known) if wrong else '')}`{self.prog} --help` lists what it takes"
 

@@ -78,6 +78,7 @@ def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequen
         "<p>Time saved: compile time of what was served from the cache less the time to load it, by day (UTC).</p>",
         _table(("day", "time saved", "hits", "misses", "evictions"), history.days[-_MOST_DAYS:][::-1], _saved, _of_day),
         "<h2>Why kernels missed</h2>",
+        "<p>A miss that has several reasons counts for each.</p>",
         _table(("reason", "misses"), list(history.reasons.items())[:_MOST_REASONS], lambda each: each[1],
                lambda each: (reason_text(each[0]), _number(each[1]))),
         "<h2>What costs most</h2>",

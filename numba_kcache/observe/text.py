@@ -107,7 +107,7 @@ REASONS = {
     "place": ("the file or line of the kernel, kept for debuggers, changed", "line table's",
         "lineinfo and debug put files and lines into the code: leave them out to share entries"),
     "mode": ("the mode does not look up entries", "mode={new} does not look up entries",
-        "see docs/reference/settings.md"),
+        "set mode='readwrite' to look up entries"),
     "uncacheable": ("the kernel cannot be keyed", "it cannot be keyed: {new}",
         "see docs/keys.md for what cannot be captured"),
     "unknown": ("the stored entry does not tell", "something",

@@ -46,7 +46,7 @@ from ..store import (
     unlink_in,
 )
 from .tier import Tier
-from .trust import SIGNATURE_BYTES, Trust, sign, statement
+from .trust import SIGNATURE_BYTES, Trust, Unsigned, sign, statement
 
 FORMAT = 2
 MAX_BUNDLE_BYTES = 16 << 30
@@ -253,6 +253,8 @@ def refused(name: str, error: BaseException) -> BundleError:
     hint = "name a file that export_bundle() wrote, or fetch it again"
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         hint = "correct the path: export_bundle() writes a file; a directory is a tier"
+    elif isinstance(error, Unsigned):
+        hint = "sign it, or name its key in trusted_keys"
     elif isinstance(error, ImportError):
         hint = "install the package, or write a path with ./ before it"
     return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)

@@ -288,4 +288,5 @@ class CheckedTier:
 
     def _trouble(self, error: str) -> None:
         self._count("errors")
-        self._emit(trouble(f"tier {self.tier.name}", error))
+        tier = f"tier {self.tier.name}"
+        self._emit(trouble(tier, f"{tier}: {error}".replace("\n  hint: ", "; ")))

@@ -404,6 +404,24 @@ def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.Ca
     assert said(capsys, "clear", *directory) == (0, {"removed": 2, "entries": 0, "size_bytes": 0})
 
 
+@pytest.mark.parametrize(("mode", "words", "why"), [
+    ("readonly", ("clear",), "nothing is removed in mode readonly"),
+    ("frozen", ("prune",), "nothing is removed in mode frozen"),
+    ("off", ("warm", str(ROOT / "tests/support/kernels.py"), "--arch", "sm_90"), "mode='off'"),
+])  # fmt: skip
+def test_mode_in_which_a_verb_can_do_nothing_is_an_error(
+    mode: str, words: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The error names the mode, and the variable that sets it."""
+    monkeypatch.setenv("NUMBA_KCACHE_MODE", mode)
+
+    assert main([words[0], "--directory", str(tmp_path), *words[1:]]) in (1, 2)
+    error = capsys.readouterr().err
+    assert why in error
+    assert error.endswith("hint: set NUMBA_KCACHE_MODE=readwrite\n")
+
+
 @pytest.mark.parametrize(
     "words",
     [

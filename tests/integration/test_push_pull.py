@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import numba_kcache.bundles as shipping
-from numba_kcache import KCacheError, KernelCache, cached_kernel
+from numba_kcache import KCacheError, KernelCache, SettingsError, cached_kernel
 from numba_kcache.cli import main
 from numba_kcache.store import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
@@ -189,6 +189,8 @@ def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
     with pytest.raises(KCacheError, match="cannot push: no writable tier is set"):
         cache.push()
+    with pytest.raises(SettingsError, match="cannot use the tier 'redis://cache/0': redis://cache/0 takes readonly"):
+        cache.push("redis://cache/0?timout=3")
     with pytest.raises(KCacheError, match="cannot pull: no tier is set"):
         KernelCache(tmp_path / "a").pull()
     with pytest.raises(KCacheError, match="cannot pull from redis://127"):

@@ -300,9 +300,12 @@ print(json.dumps(said))
 def test_bundle_without_the_device_s_target_names_those_that_it_has(
     warmed: Path, tmp_path: Path, mode: str, toolkit: str, error: str
 ) -> None:
-    """The error says so, where there is one, and otherwise the reasons of the compile."""
+    """The error says so, where there is one, and otherwise the reasons of the compile; bytes for any target, which are
+    in the bundle too, are no code for it."""
     bundle = tmp_path / "two.kcache"
-    KernelCache(warmed / "cache").export_bundle(bundle, arch=["sm_80", "sm_100"])
+    cache = KernelCache(shutil.copytree(warmed / "cache", tmp_path / "cache"))
+    cache.get_or_build({"of": "another compiler"}, lambda: b"bytes")
+    assert "any" in cache.export_bundle(bundle, arch=["sm_80", "sm_100"]).targets
     settings = {"NUMBA_KCACHE_DIR": str(tmp_path / "new"), "NUMBA_KCACHE_MODE": mode}
     around = {**environment(build(), devices=(75,)), **settings}
     before, after = json.loads(in_python(OF_OTHER_TARGETS, str(warmed / "project"), str(bundle), toolkit, **around))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from numba_kcache import KernelCache
+from numba_kcache import BundleError, KernelCache
 from tests.support import numba_server
 from tests.support import stand_in_programs as programs
 from tests.support.fake_driver import ROOT, build, environment, needs_fake_driver, read_log, run
@@ -304,6 +304,8 @@ def test_numpy_in_a_folder_of_pythonpath_is_the_reason(tmp_path: Path) -> None:
 def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path, fill: Fill) -> None:
     """A bundle of one kernel has the facts without which its program would import Numba, and no other kernel."""
     stored = fill(tmp_path / "cache")
+    with pytest.raises(BundleError, match="none of the requested entries"):
+        KernelCache(tmp_path / "cache").export_bundle(tmp_path / "none.kcache", arch="sm_75")
     said(programs.COMMON, tmp_path / "cache", SCALE="7.0")
     said(programs.CHOSEN, tmp_path / "cache", BUNDLE=str(tmp_path / "one.kcache"))
     tier = {"NUMBA_KCACHE_TIERS": str(tmp_path / "one.kcache"), "NUMBA_KCACHE_MODE": "frozen"}

@@ -105,6 +105,11 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "cached_module(SAXPY, lazy='yes')",
         "cached_module(SAXPY)[1, 128](2.0, x, y, n)",
         "cached_kernel(SAXPY.encode('utf-16')).compile('sm_90')",
+        "exec(\"@cached_kernel('void(float32[:])')\\ndef k(x):\\n    x[0] = 1\")",
+        'cached_kernel(SAXPY, kind="ptx").compile("sm_90")',
+        'cached_kernel(b"code", kind="ltoir").compile("sm_90")',
+        "cached_kernel('__global__ void k(float *x);').compile('sm_90')",
+        "cached_kernel('__global__ void k(float x) {} __global__ void k(int x) {}').compile('sm_90')",
     ),
     "options": (
         "cached_kernel(SAXPY, fast_math=True)",
@@ -193,6 +198,12 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "cached_kernel(SAXPY, stream=0)",
         "cached_kernel(lambda x: x + 1, signature='float32(float32)').compile('sm_90')",
         "cached_kernel(lambda x: None, signature=3).compile('sm_90')",
+        "cached_kernel(lambda x: None, depends='config.json')",
+        "cached_kernel(lambda x: None, keep_ptx='no')",
+        "cached_kernel(lambda x: None, max_registers='32')",
+        "saxpy.compile(('sm_80', 'sm_90'))",
+        "saxpy.compile(['sm_80', 'native'])",
+        "get_or_compile(SAXPY, cache=KernelCache('c'), arch='sm_90')",
     ),
     "compile": (
         'kernel("int *x", "*x = nowhere;").compile("sm_90")',
@@ -262,6 +273,9 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "kernel('float *x', 'x[0] = True;').compile('sm_90')",
         "kernel('float *x', 'x[0] = np.sqrt(2);').compile('sm_90')",
         "cached_kernel('#include <mma.h>\\n__global__ void q() { wmma::fragment f; }').compile('sm_90')",
+        "cached_module(TEMPLATE, names=['axpy']).compile('sm_90')",
+        'cached_kernel("#include <bad.h>\\n" + SAXPY, include_dirs=["."]).compile("sm_90")',
+        "KernelCache('frozen', mode='frozen').get_or_compile(SAXPY, arch='sm_80')",
     ),
     "launch": (
         "saxpy(2.0, x, y, n)",
@@ -445,6 +459,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "export_bundle(saxpy)",
         "KernelCache('c', 'd')",
         "get_or_build({'a': 1}, b'code')",
+        "configure(tiers='file:///srv/kernels')",
+        "configure(tiers='redis://cache/0?timout=3')",
     ),
     "commands": (
         "$ numba-kcache warmup kernels.py",
@@ -504,6 +520,11 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "$ numba-kcache config mode frozen",
         "$ numba-kcache export --kernels kernels.py",
         "$ NUMBA_KCACHE_MAX_ENTRIES=0 numba-kcache info",
+        "$ numba-kcache --json info",
+        "$ numba-kcache explain kernels.k",
+        "$ numba-kcache push text.kcache",
+        "$ numba-kcache push 'redis://127.0.0.1:1?timout=3'",
+        "$ numba-kcache warm kernels.py:k --arch sm_90",
     ),
     "no driver": (
         "saxpy[8, 128](2.0, None, None, 0)",
@@ -516,6 +537,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
 FILES = {
     "text.kcache": "hello",
     "empty.py": "",
+    "bad.h": "__device__ float f(float x) { return x }\n",
     "broken.py": "from numba_kcache import *\nk = cached_kernel('__global__ void k(int *x) { *x = y; }')\n",
     "kernels.py": "from numba_kcache import *\nk = cached_kernel('extern \"C\" __global__ void k(int *x) {}')\n",
 }

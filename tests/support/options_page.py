@@ -199,7 +199,7 @@ def add(x, y):
 
 ## Options of `cached_kernel`
 
-`cached_module` and `get_or_compile` take them too.
+`cached_module` and `get_or_compile` take them too, the latter without `cache`.
 """
 SETTINGS_HEAD = """## Settings
 

@@ -117,8 +117,8 @@ def test_c_kernel_in_a_namespace_has_its_types(scope: str) -> None:
         (OVERLOADED, None, "k", r"cannot choose a kernel"),
         ("", None, None, r"cannot find a kernel in tests\.kernel: the source defines no __global__ function"),
         ("__device__ int d() { return 1; }", None, "k", "the source defines no __global__ function"),
-        (TEMPLATES, None, None, r"axpy and gemm are templates or static, and nothing instantiates them"),
-        (TEMPLATES, "axpy", None, r"axpy and gemm are templates or static"),
+        (TEMPLATES, None, None, r"axpy and gemm are templates, static or only declared, and nothing instantiates them"),
+        (TEMPLATES, "axpy", None, r"axpy and gemm are templates, static or only declared"),
         (TEMPLATES, "axpy<nothing>", None, r"cannot find the kernel 'axpy<nothing>' in tests\.kernel: .*nothing"),
         (TEMPLATES, "axpi<float>", None, r"cannot find the kernel 'axpi<float>'"),
     ],
@@ -136,7 +136,7 @@ def test_template_hint_is_an_instance() -> None:
     with pytest.raises(EntryError) as caught:
         build("template<class T> __global__ void axpy(T a) {}")
 
-    assert caught.value.hint == "name an instance: name='axpy<float>'"
+    assert caught.value.hint == "define it, or name an instance: name='axpy<float>'"
 
 
 def test_overloads_are_untyped_but_usable_by_symbol() -> None:

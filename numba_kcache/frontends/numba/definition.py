@@ -512,6 +512,9 @@ def kept_objects(graph: Graph) -> tuple[tuple[Any, str], ...]:
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------
+_FLAGS = "fastmath", "lineinfo", "lto", "strict", "keep_ptx", "max_registers"
+"""Options that are no text, which the Numbas do not check, or by an error without words."""
+
 
 CO_VARARGS = 0x04
 """`co_flags` of a function with *args."""
@@ -566,6 +569,8 @@ class PythonDefinition(Definition):
 
             self.launch_options = read_launch_options(options, self.kind)
         depends = options.get("depends") or ()
+        if isinstance(depends, (str, bytes, os.PathLike)):
+            raise OptionError(f"cannot use depends={depends!r}", "it is not a list", "write depends=[...]")
         self.depends: Depends = depends if isinstance(depends, Mapping) else tuple(depends)
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
@@ -583,6 +588,10 @@ class PythonDefinition(Definition):
 
             hint = hint_for_function(unknown[0], sorted({*self.decorator_options, *OWN_OPTIONS}))
             raise OptionError(f"cannot use option {unknown[0]!r} here", "a Numba kernel does not take it", hint)
+        for name in _FLAGS:
+            if isinstance(options.get(name), str):
+                hint = f"write {name}={64 if name == 'max_registers' else True}"
+                raise OptionError(f"cannot use {name}={options[name]!r}", "it is a str", hint)
         if "opt" in given:
             given["opt"] = bool(given["opt"])
         if "link" in given:

@@ -202,6 +202,10 @@ def _link_input(item: LinkInput) -> Plain:
 
 
 def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Artifact:
+    kind, found = request.kind, "ptx" if is_ptx(request.source) else _MAGICS.get(request.code[:4])
+    if kind not in ("cuda", "cubin", found):
+        why = f"it has neither PTX's .version directive nor the first bytes of a {kind}"
+        raise OptionError(f"cannot use {request.label} as {kind}", why, "correct its kind")
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source as build

@@ -110,13 +110,14 @@ def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguo
         symbols.sort(key=lambda symbol: declared.index(own_name(symbol)))
     names = [*map(kernel_name, symbols)]
     candidates = ", ".join(names)
+    option = "name={!r}" if request.module is None else "names=[{!r}]"
     if not cubin.kernels and declared:
         *others, last = declared
         described = f"{', '.join(others)} and {last} are templates" if others else f"{last} is a template"
         return EntryError(
             f"cannot choose a kernel in {request.label}",
-            f"{described} or static, and nothing instantiates {'them' if others else 'it'}",
-            f"name an instance: name={declared[0] + '<float>'!r}",
+            f"{described}, static or only declared, and nothing instantiates {'them' if others else 'it'}",
+            f"define it, or name an instance: {option.format(declared[0] + '<float>')}",
         )
     if not cubin.kernels:
         return EntryError(
@@ -128,12 +129,14 @@ def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguo
         return EntryError(
             f"cannot choose a kernel in {request.label}",
             f"the source has {candidates}",
-            f"choose one with name={names[0]!r}",
+            "use cached_module, whose names of overloads have types"
+            if len({*names}) < len(names)
+            else f"choose one with {option.format(names[0])}",
         )
     return EntryError(
         f"cannot find the kernel {wanted!r} in {request.label}",
         f"the source has {candidates}",
-        "correct name=",
+        f"correct {option.partition('=')[0]}=",
     )
 
 
