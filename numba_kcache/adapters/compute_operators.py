@@ -14,10 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..frontends.numba.configuration import Registration, Registrations, code_variables
-from ..frontends.numba.flavour import Extension, refuse
+from ..frontends.numba import Extension, Registration, Registrations, code_variables, refuse
+from ..frontends.numba.forms import Refused
 from ..frontends.numba.mlir import MlirFlavour
-from ..frontends.numba.value import Refused
 from ..keys import Plain
 from ..settings import variables
 from .compute_arguments import HOME, Unkeyed, dtype_form, type_form

@@ -54,7 +54,7 @@ from ..launch import (
     read_extents,
     stream_handle,
 )
-from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch
+from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch, around
 from ..model import (
     Artifact,
     Choice,
@@ -752,8 +752,6 @@ class Launches(Configurations):
         check_interpreter()
 
         def otherwise(*args: Any) -> None:
-            from ..launch.typed import around
-
             around(lambda ordered: self._resolutions.launch_by_front_end(shape, ordered, args), stream, args)
 
         prepare = functools.partial(self._configure, config, shape, stream)

@@ -98,3 +98,11 @@ def _element(tensor: _DLTensor) -> str:
     letter, divisor = _SCALARS.get(tensor.code, ("", 1))
     scalar = f"{letter}{tensor.bits // divisor}" if letter else _SMALL_FLOATS.get(tensor.code, "")
     return scalar if tensor.lanes == 1 or not scalar else f"v{tensor.lanes}{scalar}"
+
+
+def borrowed_of(value: Any, handle: int) -> tuple[Memory, object] | None:
+    """The memory of an array over DLPack, ordered before a stream, with what keeps it alive; None if DLPack refuses."""
+    try:
+        return borrow(value, handle)
+    except (BufferError, TypeError, RuntimeError, ValueError):  # Numba's own launch gives its own error
+        return None

@@ -46,7 +46,7 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct, pack, pack_into
 from typing import Any
 
-from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, shorten
+from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, NoDeviceError, shorten
 from ..model import (
     LONG_WAIT_S,
     SCALAR_SIZES,
@@ -88,6 +88,7 @@ from . import (
     done,
     element_of_dtype,
     is_capturing,
+    is_exported,
     limits_of,
     native,
     others,
@@ -1015,3 +1016,43 @@ class Launcher:
         from .keywords import wrong_count
 
         return wrong_count(self.name, len(call.arguments), self.parameters)
+
+
+def around(launch: Callable[[Any], object], stream: Any, arguments: Sequence[Any]) -> None:
+    """Launch by Numba's own code, which passes over the streams of arguments.
+
+    A launch without a stream goes to the default stream, ordered with all others on both sides: on another one Numba
+    takes no host arrays. If one of them is being captured, it goes there.
+
+    Args:
+        launch: Queues the launch on the stream that it is called with.
+        stream: As `Call.stream`.
+        arguments: Arguments of the launch.
+
+    Raises:
+        LaunchError: The driver refused.
+    """
+    from .dlpack import borrowed_of
+    from .streams import waits_in
+
+    exporters = [each for each in arguments if is_exported(each)]
+    try:
+        ordinal = current_device().ordinal if exporters or orders_of(arguments, 0) else -1
+    except NoDeviceError:  # arrays of Numba's simulator; without a device the launch itself raises
+        ordinal = -1
+    if ordinal < 0:
+        launch(0 if stream is None else stream)
+        return
+    driver, waits, orders = bindings(), waits_in(context_id()), orders_of(arguments, ordinal)
+    is_captured, handle = functools.partial(is_capturing, driver), stream_handle(stream)
+    if stream is None:
+        handle = next((each.handle for each in orders if is_captured(each.handle)), 0)
+    further = others(orders, handle, stream, is_captured)
+    for each in further:
+        waits.enqueue_wait(each, handle)
+    borrowed = [found[1] for each in exporters if (found := borrowed_of(each, handle))]
+    launch(handle if stream is None else stream)
+    if stream is None or (type(stream) is int and not stream):
+        waits.follow(handle, further)
+    if borrowed:
+        waits.hold(handle, borrowed)

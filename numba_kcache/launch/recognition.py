@@ -2,7 +2,7 @@
 
 Promise     The C module accepts only types that the interpreted path has accepted: a type is registered from a value
             that it has checked. No library is imported; types are kept until the program ends.
-Not here    Checking and converting arguments, in Python (launch, typed) and in C (`native.c`).
+Not here    Checking and converting arguments, in Python (launch) and in C (`native.c`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WAITS_ON_HOST = 32  # an array whose array interface states a stream is refused
 _MOST_BYTES, _MOST_FIELDS = 4096, 40  # the limits of native.c
 _ROW_FORMAT = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
 _VIEW_WORDS = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}
-"""Offsets of an array's fields in the C struct `View`, by the letters of typed.py, in words of 8 bytes."""
+"""Offsets of an array's fields in the C struct `View`, by the letters of Numba's slots, in words of 8 bytes."""
 
 _NUMBA_ARRAYS = tuple(f"{package}.cudadrv.devicearray" for package in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
 """The modules of the two Numbas that define `DeviceNDArray`."""

@@ -269,12 +269,12 @@ def test_kernel_launched_once_of_many_does_not_import_what_tells_their_types(
 ) -> None:
     """Importing `recognition` takes as long as dozens of first launches, and saves time only after hundreds. It is
     imported at the 33rd launch of a module of 80 kernels, and at the second of a module of 100. For arrays with an
-    array interface, `memory` and `typed` are not imported."""
+    array interface, neither `launch.memory` nor `frontends.numba` is imported."""
     script = """
 for n in range(COUNT):
     m[f"k{n}"][1, 32](2.0, x, y)
     if "numba_kcache.launch.recognition" in sys.modules:
-        print(n + 1, *[each for each in ("memory", "typed") if f"numba_kcache.launch.{each}" in sys.modules])
+        print(n + 1, *[each for each in ("launch.memory", "frontends.numba") if f"numba_kcache.{each}" in sys.modules])
         break
 """
     said, _ = seen(tmp_path, script, head=f"COUNT, BOUNDS = {count}, ''\n{COUNTED}")

@@ -12,7 +12,7 @@ from numba import cuda
 from numba.cuda.core import config
 
 from numba_kcache import cached_kernel
-from numba_kcache.frontends.numba.configuration import code_variables
+from numba_kcache.frontends.numba import code_variables
 from numba_kcache.frontends.numba.llvm import NUMBA
 from tests.support.compiling import in_python
 

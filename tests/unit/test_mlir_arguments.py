@@ -19,8 +19,8 @@ from tests.support.resolving import definition_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
+from numba_kcache.frontends.numba import surface  # noqa: E402
 from numba_kcache.frontends.numba.arguments import TypedLauncher, codes_of, lay_out, make_launcher  # noqa: E402
-from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
 from numba_kcache.frontends.numba.mlir import MLIR  # noqa: E402
 
 ADDRESS = 0x7F0000001000

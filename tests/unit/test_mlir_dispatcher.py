@@ -16,9 +16,9 @@ from tests.support.resolving import definition_of, resolutions_of
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
 from numba_kcache.frontends.numba import dispatcher as dispatchers  # noqa: E402
+from numba_kcache.frontends.numba import surface  # noqa: E402
 from numba_kcache.frontends.numba.compiled_code import assumed_device  # noqa: E402
 from numba_kcache.frontends.numba.dispatcher import dispatcher_of  # noqa: E402
-from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
 from numba_kcache.frontends.numba.mlir import MLIR  # noqa: E402
 from numba_kcache.frontends.numba.mlir_dispatcher import DispatcherCache, result_of  # noqa: E402
 

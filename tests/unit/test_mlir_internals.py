@@ -16,8 +16,8 @@ from numba_kcache import ToolchainMissingError
 
 numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 
+from numba_kcache.frontends.numba import surface  # noqa: E402
 from numba_kcache.frontends.numba.compiled_code import assumed_device, compiler  # noqa: E402
-from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
 from numba_kcache.frontends.numba.mlir import MLIR, MlirFlavour, has_another_compile, has_planners  # noqa: E402
 
 pytestmark = pytest.mark.lane

@@ -12,9 +12,9 @@ from numba_kcache.model import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.numba.flavour import toolkit_dirs
+from numba_kcache.frontends.numba import toolkit_dirs
+from numba_kcache.frontends.numba.forms import Refused
 from numba_kcache.frontends.numba.mlir import MLIR
-from numba_kcache.frontends.numba.value import Refused
 
 
 def text(content: str, name: str = "device.cu") -> LinkInput:

@@ -12,9 +12,9 @@ from numba import cuda, from_dtype, types
 from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
-from numba_kcache.frontends.numba.arguments import signature_component
+from numba_kcache.frontends.numba.definition import signature_component
+from numba_kcache.frontends.numba.forms import Refused
 from numba_kcache.frontends.numba.llvm import NUMBA as dialect
-from numba_kcache.frontends.numba.value import Refused
 from numba_kcache.keys import Component
 
 

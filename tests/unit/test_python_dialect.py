@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.numba import code as python_code
-from numba_kcache.frontends.numba import function as python_function
+from numba_kcache.frontends.numba import External, Jitted, Registration, Registrations
+from numba_kcache.frontends.numba import forms as python_forms
 from numba_kcache.frontends.numba import objects as python_objects
-from numba_kcache.frontends.numba import value as python_value
-from numba_kcache.frontends.numba.configuration import Registration, Registrations
-from numba_kcache.frontends.numba.flavour import External, Jitted
-from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.value import AlwaysRefused, Trust
+from numba_kcache.frontends.numba.definition import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.forms import AlwaysRefused, Trust
 
 
 @dataclass(eq=False)
@@ -209,7 +206,7 @@ def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:
 
 
 def test_fingerprint_knows_nothing_of_numba() -> None:
-    """Without Numba the fingerprint is the same; its modules do not contain Numba's name."""
+    """Without Numba the fingerprint is the same; the modules of values do not contain Numba's name."""
     script = (
         "import sys; from tests.unit.test_python_dialect import *\n"
         "print(calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)); assert 'numba' not in sys.modules"
@@ -218,5 +215,5 @@ def test_fingerprint_knows_nothing_of_numba() -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)
-    for module in (python_objects, python_code, python_function, python_value):
+    for module in (python_objects, python_forms):
         assert "numba" not in Path(str(module.__file__)).read_text(encoding="utf-8").lower(), module.__name__

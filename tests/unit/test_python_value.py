@@ -20,9 +20,9 @@ import pytest
 from numba import cuda
 from numba.cuda import libdevice
 
-from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.definition import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.forms import Trust, value_form
 from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
-from numba_kcache.frontends.numba.value import Trust, value_form
 
 TRUST = Trust(numba_dialect.packages)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.launch import streams, typed
+from numba_kcache.launch import launcher, streams
 from numba_kcache.model import Parameter
 from tests.support.launching import (
     SHAPE,
@@ -387,10 +387,10 @@ def test_library_with_the_exchange_api_has_a_current_stream(native: bool) -> Non
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver of launches that other code makes."""
     found = Driver()
-    monkeypatch.setattr(typed, "bindings", lambda: found)
+    monkeypatch.setattr(launcher, "bindings", lambda: found)
     monkeypatch.setattr(streams, "waits_in", lambda _context: streams.StreamWaits(found))
-    monkeypatch.setattr(typed, "context_id", lambda: 1)
-    monkeypatch.setattr(typed, "current_device", lambda: SimpleNamespace(ordinal=0))
+    monkeypatch.setattr(launcher, "context_id", lambda: 1)
+    monkeypatch.setattr(launcher, "current_device", lambda: SimpleNamespace(ordinal=0))
     return found
 
 
@@ -412,7 +412,7 @@ def test_launch_by_numba_itself_is_ordered(driver: Any, stream: Any, own: int, e
         given.append(handle)
         driver.events.append("launch")
 
-    typed.around(launch, stream, (Tensor(ADDRESS), 5, (CupyArray(ADDRESS),)))
+    launcher.around(launch, stream, (Tensor(ADDRESS), 5, (CupyArray(ADDRESS),)))
 
     assert given == [own]
     assert driver.events == events
@@ -423,17 +423,17 @@ def test_launch_by_numba_itself_joins_a_capture(driver: Any) -> None:
     driver.capturing = {CUPY}
     given: list[Any] = []
 
-    typed.around(given.append, None, (CupyArray(ADDRESS),))
+    launcher.around(given.append, None, (CupyArray(ADDRESS),))
 
     assert given == [CUPY]
 
 
 def test_launch_by_numba_itself_without_arrays_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Host arrays are copied by Numba on its default stream."""
-    monkeypatch.setattr(typed, "current_device", lambda: pytest.fail("no device is needed"))
+    monkeypatch.setattr(launcher, "current_device", lambda: pytest.fail("no device is needed"))
     given: list[Any] = []
 
-    typed.around(given.append, None, (np.zeros(3), 5))
+    launcher.around(given.append, None, (np.zeros(3), 5))
 
     assert given == [0]
 
@@ -445,7 +445,7 @@ def test_launch_by_numba_itself_orders_and_keeps_an_exporter(driver: Any, monkey
     monkeypatch.setattr(streams.StreamWaits, "hold", keep)
     value = exported()
 
-    typed.around(lambda _stream: None, 5, (value,))
+    launcher.around(lambda _stream: None, 5, (value,))
 
     assert value.streams == [5]
     assert held == [(5, 1)]

@@ -18,6 +18,11 @@ Method      One slot per argument. An argument takes these parameters of the cub
                 tuple               the parameters of its members
                 None                nothing
 
+            A string lists the parameters of an array: a letter for each, and s, b and e for one parameter per axis:
+
+                0  zero          n  number of items    i  bytes of an item    a  address
+                s  extents       b  strides in bytes   e  strides in items
+
 Not here    Arrays of numba-cuda-mlir (mlir_arguments). What a Numba launches by its own code (llvm_dispatcher,
             mlir_dispatcher): host arrays, records, tuples of numba-cuda, enums, pointers, texts, functions,
             extensions, debug kernels.
@@ -29,19 +34,155 @@ Source      Numba types a Python int as int64, a float as float64, a complex as 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
-from ...keys import Component, Plain, component
-from ...launch import CODES, NUMPY_NAMES, Call, Dim3, Order, Settle, Slot, bindings, done, stream_identity
-from ...launch.launcher import Launcher, LoadedKernel
-from ...launch.typed import NumberSlot, OtherTypes
+from ...launch import (
+    CODES,
+    NUMPY_NAMES,
+    Call,
+    Dim3,
+    Memory,
+    Order,
+    Settle,
+    Slot,
+    Unfit,
+    bindings,
+    device_elsewhere,
+    done,
+    is_c_contiguous,
+    is_exported,
+    stream_identity,
+)
+from ...launch.launcher import Launcher, LoadedKernel, memory_of
 from ...model import SCALAR_SIZES, Parameter
-from .flavour import Flavour, surface
-from .function import Depends, type_digest
+from . import Flavour, surface
+
+
+class OtherTypes(Exception):
+    """Raised if the arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
+
+
+class ArraySlot(Slot):
+    """The slot of an array.
+
+    Attributes:
+        others: Layouts of other libraries' arrays that are accepted for this type.
+
+    Args:
+        kind: The Numba type, as a device array of Numba has it in `_numba_type_`. Its layout is `"C"`, `"F"`, or `"A"`
+            for other strides; arrays of other libraries count as `"C"` or `"A"`.
+        own: The class of Numba's device arrays.
+        element: Type code of its elements.
+        item_bytes: Size of an element.
+        passed_as: The letters of its parameters, in order (see the Method of this module).
+    """
+
+    form, others = "array", "CA"
+
+    def __init__(self, kind: Any, own: Any, *, element: str, item_bytes: int, passed_as: str) -> None:
+        self.kind, self.own, self.element, self.item_bytes = kind, own, element, item_bytes
+        axes = self.axes = kind.ndim
+        self.layout, self.is_readonly = kind.layout, not kind.mutable
+        self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
+        starts = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 4 + axes, "e": 4 + 2 * axes}
+        pick: Callable[[Any], tuple[int, ...]] = operator.itemgetter(
+            *[starts[letter] + axis for letter, axis in self.fields]
+        )
+        self._pick, self._counts_items = pick, "e" in passed_as
+        self.launcher: Any = None
+
+    def settle(self, value: Any, call: Call) -> tuple[int, ...]:
+        """Check one argument; see `Settle`.
+
+        Raises:
+            OtherTypes: The argument is not of this type.
+        """
+        return self.values_of(self.read_own(value) or self._of_others(value, call))
+
+    def read_own(self, value: Any) -> Memory | None:
+        """The memory of a device array of Numba; None for other objects.
+
+        Raises:
+            OtherTypes: It is an array of another type.
+        """
+        if type(value) is not self.own:
+            return None
+        if not (value._numba_type_ is self.kind or value._numba_type_ == self.kind):
+            raise OtherTypes
+        address = value.gpu_data.device_ctypes_pointer.value or 0
+        return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
+
+    def values_of(self, memory: Memory) -> tuple[int, ...]:
+        """The parameters of an array of this type; its strides may be None if they are not among the parameters."""
+        shape, strides, size = memory.shape, memory.strides or (), self.item_bytes
+        steps = [step // size for step in strides] if self._counts_items else ()
+        return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
+
+    def _of_others(self, value: Any, call: Call) -> Memory:
+        """The memory of an array of another library."""
+        try:
+            memory = None if getattr(value, "__cuda_ndarray__", False) else memory_of(value)
+        except Unfit:
+            memory = None
+        if memory is None and is_exported(value):
+            from ...launch.dlpack import borrowed_of
+
+            if borrowed := borrowed_of(value, call.handle):
+                memory = borrowed[0]
+                call.borrowed.append(borrowed[1])
+        if memory is None or (memory.element or None, len(memory.shape)) != (self.element, self.axes):
+            raise OtherTypes
+        module, is_packed, elsewhere = self.launcher.module, True, None
+        if memory.strides is not None or module.device_of is not None:
+            is_packed, elsewhere = is_c_contiguous(memory), device_elsewhere(module, memory)
+        is_of_type = memory.readonly == self.is_readonly and is_packed == (self.layout == "C") and self.layout != "F"
+        if not is_of_type or elsewhere is not None:
+            raise OtherTypes
+        if self.layout != "C":
+            return memory
+        strides: tuple[int, ...] = ()
+        step = self.item_bytes
+        for extent in reversed(memory.shape):
+            strides, step = (step, *strides), step * extent
+        return tuple.__new__(Memory, (*memory[:4], strides, *memory[5:]))
+
+
+class NumberSlot(Slot):
+    """The slot of a number.
+
+    Args:
+        element: Its type code.
+        numpy_class: The NumPy class with this type.
+        python_class: The class of Python with this type; `numpy_class` where there is none.
+        values: Converts a number to the values that are packed; None if the number itself is packed.
+    """
+
+    form = "number"
+
+    def __init__(
+        self, element: str, numpy_class: type, python_class: type, values: Callable[[Any], tuple[Any, ...]] | None
+    ) -> None:
+        self.element, self._values = element, values
+        self.numpy_class, self.python_class = numpy_class, python_class
+
+    def settle(self, value: Any, _call: Call) -> tuple[Any, ...]:
+        """Check one argument; see `Settle`.
+
+        Raises:
+            OtherTypes: The argument has another class, or is a Python integer beyond 64 bits.
+        """
+        kind = type(value)
+        if (kind is not self.numpy_class and kind is not self.python_class) or (
+            kind is int and not -(2**63) <= value < 2**63
+        ):
+            raise OtherTypes
+        return (value,) if self._values is None else self._values(value)
+
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """Python's classes that Numba types like NumPy's."""
@@ -296,7 +437,7 @@ def _array_slot(flavour: Flavour, kind: Any, own: type, element: str, launcher: 
         parts = surface(flavour)
         is_date = type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
         size = 1 if "e" in letters and kind.layout != "C" and not is_date else int(parts.as_dtype(kind.dtype).itemsize)
-    made = flavour.array_slot(kind, own, element=element, item_bytes=size, passed_as=letters)
+    made = (flavour.array_slot or ArraySlot)(kind, own, element=element, item_bytes=size, passed_as=letters)
     made.launcher = launcher
     return made
 
@@ -328,21 +469,3 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
         return found
 
     return SettledSlot(settle)
-
-
-def signature_component(
-    flavour: Flavour, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
-) -> Component:
-    """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
-    program added is read as a kernel is, with these arguments of `fingerprint`.
-
-    Raises:
-        Refused: A type cannot be captured.
-    """
-
-    def extension(kind: Any) -> Plain:
-        return "type of an extension", type_digest(kind, flavour, with_lines=with_lines, depends=depends)
-
-    types = tuple(types)
-    form = [flavour.form_of_type(each, extension) for each in types]
-    return component("argument types", form)._replace(value=[str(each) for each in types])

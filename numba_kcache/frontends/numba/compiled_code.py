@@ -36,9 +36,8 @@ from ...errors import CompileError, UncacheableError
 from ...keys import Plain, sha256
 from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
-from .configuration import Registration
-from .flavour import Flavour, gathered, is_a, on_device, surface
-from .value import Trust, unreplaced
+from . import Flavour, Registration, gathered, is_a, on_device, surface
+from .forms import Trust, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
@@ -125,7 +124,7 @@ def compile_kernel(
                 why = "the build of CUDA's device runtime that was linked is not the one in the kernel's key"
     if why:
         raise UncacheableError("cannot cache it", why)
-    entry = entry_of(code.cubin, code.symbol, declared.py_func.__name__)
+    kernel = kernel_of(code.cubin, code.symbol, declared.py_func.__name__)
     carveout = options.get("shared_memory_carveout")
     attributes = {
         "cooperative": bool(code.is_cooperative),
@@ -137,7 +136,7 @@ def compile_kernel(
     if warned:
         attributes["warnings"] = rows_of(warned, declared.py_func)
     extras = {"log": code.log.encode(), **({"ptx": code.ptx.encode()} if keep_ptx else {})}
-    return Artifact(flavour.kind, target, (entry,), code.cubin, time.perf_counter() - start, attributes, extras)
+    return Artifact(flavour.kind, target, (kernel,), code.cubin, time.perf_counter() - start, attributes, extras)
 
 
 def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
@@ -273,7 +272,7 @@ def _functions_of(code: Any, flavour: Flavour) -> list[tuple[Any, type | None]]:
     return [(each, None) for each in found if isinstance(each, FunctionType)]
 
 
-def entry_of(cubin: bytes, symbol: str, name: str) -> CompiledKernel:
+def kernel_of(cubin: bytes, symbol: str, name: str) -> CompiledKernel:
     """The kernel with this symbol in a linked cubin, or else its only one.
 
     Raises:

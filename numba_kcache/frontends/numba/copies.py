@@ -14,8 +14,7 @@ import weakref
 from types import CellType, FunctionType
 from typing import Any
 
-from .code import read_code
-from .value import ORIGINAL, real_of, standing
+from .forms import ORIGINAL, read_code, real_of, standing
 
 
 class _Namespace(dict[Any, Any]):

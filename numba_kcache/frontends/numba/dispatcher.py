@@ -20,8 +20,8 @@ from ...errors import CompileError, NoDeviceError, OptionError
 from ...launch import LaunchShape, bindings, current_device
 from ...model import Artifact
 from .. import Launches
+from . import Flavour, surface
 from .arguments import Signature
-from .flavour import Flavour, surface
 
 NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",

@@ -22,12 +22,10 @@ from ...keys import derive
 from ...launch import NUMPY_NAMES
 from ...store import json_of
 from .. import front_end
-from .code import scalar_form
-from .configuration import loaded
-from .flavour import Flavour, surface
-from .function import Reader
+from . import Flavour, loaded, surface
+from .definition import Reader
+from .forms import ABSENT, Refused, Trust, scalar_form
 from .stand_in import CONFIG_FILE, HOMES, SCALARS, Facts, Home, facts_of, found_in, request_of
-from .value import ABSENT, Refused, Trust
 
 _observed: dict[str, tuple[Request, bytes]] = {}
 """The facts that this process observed, by kind, as they are stored; the request has the settings of that time."""

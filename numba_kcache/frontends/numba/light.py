@@ -23,10 +23,10 @@ from ...launch import CODES, Unfit
 from ...launch.launcher import memory_of
 from ...model import Choice, Resolution, Target
 from .. import Variant, front_end
+from . import Declared, Flavour, Registrations, surface
 from .arguments import LightType, Signature
-from .configuration import Registrations
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
-from .flavour import Declared, Flavour, surface
+from .forms import Refused, Trust, standing
 from .stand_in import (
     HOMES,
     HOST,
@@ -42,7 +42,6 @@ from .stand_in import (
     real,
     reasons,
 )  # fmt: skip
-from .value import Refused, Trust, standing
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
 

@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
@@ -23,15 +23,10 @@ from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_expo
 from ...launch.launcher import memory_of
 from ...model import LinkInput
 from .. import Variant
+from . import CODE_MODULES, Declared, External, Flavour, code_settings, is_a, loaded, surface
 from .arguments import Signature, array_type
-from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, External, Flavour, is_a, surface
-from .value import OF_NUMPY, AlwaysRefused, Refused
-
-if TYPE_CHECKING:
-    pass
-
+from .forms import OF_NUMPY, AlwaysRefused, Refused
 
 HOME = "numba.cuda"
 

@@ -23,11 +23,11 @@ from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
+from . import home_folder, toolkit_dirs
 from .compiled_code import Code, compiler
-from .flavour import home_folder, toolkit_dirs
+from .forms import Refused, Trust
 from .llvm import DECORATOR_OPTIONS, NUMBA
 from .objects import read_link
-from .value import Refused, Trust
 
 _internal_cache_state: list[Any] = [None]
 """The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of

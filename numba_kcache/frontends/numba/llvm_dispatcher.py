@@ -25,8 +25,7 @@ from typing import Any
 
 from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
-from ...launch.launcher import LoadedKernel
-from ...launch.typed import around
+from ...launch.launcher import LoadedKernel, around
 from ...model import Artifact, CompiledKernel
 from . import dispatcher
 from .arguments import Signature

@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine import Session
 from ...errors import OptionError
@@ -26,16 +26,11 @@ from ...model import Choice, Target, choose_for_device, parse_target
 from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables
 from .. import Variant
+from . import CODE_MODULES, Declared, Extension, External, Flavour, code_settings, is_a, loaded, refuse, surface
 from .arguments import Signature, TypedLauncher
-from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, Extension, External, Flavour, is_a, refuse, surface
+from .forms import OF_NUMPY, AlwaysRefused, Refused
 from .mlir_arguments import MlirArraySlot, array_type_of, other_codes, other_slot
-from .value import OF_NUMPY, AlwaysRefused, Refused
-
-if TYPE_CHECKING:
-    pass
-
 
 PACKAGE = "numba_cuda_mlir"
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...launch import Call, Memory, Slot, Unfit, device_elsewhere, is_exported
 from ...launch.launcher import memory_of
-from ...launch.typed import ArraySlot, OtherTypes
-from .arguments import TYPE_NAMES, SettledSlot, array_type, codes_of, slot_of
-from .flavour import Flavour, surface
-
-if TYPE_CHECKING:
-    pass
+from . import Flavour, surface
+from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, array_type, codes_of, slot_of
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:

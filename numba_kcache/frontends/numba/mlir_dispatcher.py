@@ -26,12 +26,11 @@ from ...launch import Launch, LaunchShape, check_interpreter, stream_handle
 from ...launch.launcher import LoadedKernel
 from ...model import Artifact
 from .. import Variant
-from . import dispatcher
+from . import dispatcher, surface
 from .arguments import Signature, TypedLauncher, codes_of
 from .compiled_code import assumed_device, compiler
 from .definition import CO_VARARGS
 from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, launch_configured, new_dispatcher
-from .flavour import surface
 from .mlir import MLIR, MlirDefinition, MlirResolutions, has_another_compile
 
 NAMES = dispatcher.NAMES | {

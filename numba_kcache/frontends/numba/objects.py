@@ -22,13 +22,25 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Plain, sha256
 from ...model import LinkInput
 from ...model.linkable import kind_of_path, linkable_input
-from .code import BY_BYTES, BY_TEXT, SPECIAL, code_form, read_code
-from .value import COOPERATIVE, AlwaysRefused, Refused, RefusedByName, Unread, name_of, state_of, value_form
+from .forms import (
+    BY_BYTES,
+    BY_TEXT,
+    COOPERATIVE,
+    SPECIAL,
+    AlwaysRefused,
+    Refused,
+    RefusedByName,
+    Unread,
+    code_form,
+    name_of,
+    read_code,
+    state_of,
+    value_form,
+)
 
 if TYPE_CHECKING:
-    from .configuration import Registration
-    from .flavour import External
-    from .function import Reader
+    from . import External, Registration
+    from .definition import Reader
 
 
 _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}

@@ -35,13 +35,13 @@ from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_han
 from ...model import NO_TARGET, NamedTuple
 from ...settings import toolchain_surroundings, variables
 from ...store import parse_object
-from .configuration import code_variables
+from . import code_variables
 from .definition import OWN_OPTIONS
-from .value import ABSENT, real_of, unreplaced
+from .forms import ABSENT, real_of, unreplaced
 
 if TYPE_CHECKING:
     from ...engine import Session
-    from .flavour import Flavour
+    from . import Flavour
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
