@@ -60,10 +60,12 @@ def edited(text: str) -> str:
     def line(found: re.Match[str]) -> str:
         rest = [each for each in re.split(r",\s*", found["names"]) if each != "cuda"]
         stand_in = "from numba_kcache import cuda" if found["home"] == "numba" else "from numba_kcache.mlir import cuda"
-        same = "".join(f"\nfrom {found['home']} import {', '.join(rest)}" for _ in rest[:1])
-        return stand_in + same if len(rest) < len(found["names"].split(",")) else found[0]
+        same = "".join(f"\n{found['indent']}from {found['home']} import {', '.join(rest)}" for _ in rest[:1])
+        is_changed = len(rest) < len(found["names"].split(","))
+        return f"{found['indent']}{stand_in}{same}" if is_changed else found[0]
 
-    return re.sub(r"(?m)^from (?P<home>numba|numba_cuda_mlir) import (?P<names>[\w, ]+)$", line, text)
+    pattern = r"(?m)^(?P<indent> *)from (?P<home>numba|numba_cuda_mlir) import (?P<names>[\w, ]+)$"
+    return re.sub(pattern, line, text)
 
 
 def stumpy() -> Any:

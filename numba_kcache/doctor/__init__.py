@@ -21,8 +21,7 @@ from typing import Any
 from ..engine import Session
 from ..errors import plain
 from ..frontends import front_end
-from ..frontends.numba.facts import facts_of
-from ..frontends.numba.stand_in import HOMES
+from ..frontends.numba.stand_in import HOMES, facts_of
 from ..model import NamedTuple
 from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, seconds_text, shows_text

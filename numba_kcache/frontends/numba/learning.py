@@ -1,11 +1,10 @@
 """Observe the facts of a Numba that this package has just imported, and store them for later processes.
 
-Not here    What they are for, and finding them (facts).
+Not here    What they are for, and finding them (stand_in).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,12 +20,12 @@ from ...engine.compile import publish
 from ...headers import HeadersRead
 from ...keys import derive
 from ...launch import NUMPY_NAMES
+from ...store import json_of
 from .. import front_end
 from . import Flavour, loaded, surface
 from .definition import Reader
-from .facts import CODES, CONFIG_FILE, facts_of, found_in, request_of
 from .forms import ABSENT, Refused, Trust, scalar_form
-from .stand_in import HOMES, Home
+from .stand_in import CONFIG_FILE, HOMES, SCALARS, Facts, Home, facts_of, found_in, request_of
 
 _observed: dict[str, tuple[Request, bytes]] = {}
 """The facts that this process observed, by kind, as they are stored; the request has the settings of that time."""
@@ -37,7 +36,7 @@ def learn(home: Home) -> None:
     flavour = front_end(home.kind).flavour
     try:
         if not (os.path.exists(CONFIG_FILE) or flavour.setting("ENABLE_CUDASIM")):
-            _observed[home.kind] = request_of(home, flavour), json.dumps(_observe(home, flavour)).encode()
+            _observed[home.kind] = request_of(home, flavour), _observe(home, flavour)
     except Exception:  # another version of Numba, or a broken one: what fails here fails later with its own error
         _observed.pop(home.kind, None)
 
@@ -61,7 +60,7 @@ sys.path[:] = {path!r}
 from numba_kcache.frontends.numba import learning, stand_in
 import {name}
 stand_in.real(stand_in.HOMES[{kind!r}], "")
-print(learning._observed[{kind!r}][1].decode())
+print(learning._observed[{kind!r}][1].hex())
 """
 
 _LONGEST_S = 60.0
@@ -81,42 +80,40 @@ def record(session: Session, kinds: Iterable[str]) -> bool:
     for kind in missing:
         request, path = request_of(HOMES[kind], front_end(kind).flavour), [each or os.getcwd() for each in sys.path]
         command = [sys.executable, "-c", _OBSERVE.format(path=path, kind=kind, name=HOMES[kind].module)]
-        with suppress(OSError, subprocess.SubprocessError):  # the kernels need no facts where Numba is
+        with suppress(OSError, ValueError, subprocess.SubprocessError):  # the kernels need no facts where Numba is
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_S, check=True
             )
-            _observed[kind] = request, done.stdout.splitlines()[-1]
+            _observed[kind] = request, bytes.fromhex(done.stdout.splitlines()[-1].decode())
             store(HOMES[kind], session)
-    return any(isinstance(_known(each, session), dict) for each in missing)
+    return any(isinstance(_known(each, session), Facts) for each in missing)
 
 
-def _known(kind: str, session: Session) -> dict[str, Any] | str:
+def _known(kind: str, session: Session) -> Facts | str:
     return facts_of(HOMES[kind], front_end(kind).flavour, session)
 
 
-def _observe(home: Home, flavour: Flavour) -> dict[str, Any]:
+def _observe(home: Home, flavour: Flavour) -> bytes:
     import numpy
 
     parts, cuda = surface(flavour), import_module(home.cuda)
     reader = Reader(flavour, False)
-    names, forms, modules, added = dict[str, str](), dict[str, Any](), {"": cuda.__name__}, dict[str, list[str]]()
+    names, modules = dict[str, Any](), {"": cuda.__name__}
     for path, value in _walk(home, cuda, reader.trust):
         if isinstance(value, ModuleType):
             modules[path] = value.__name__
         elif reader.registrations.of_value(value):
             continue
         elif (pinned := reader.trust.name_of(value)) is not None:
-            if not path.startswith("types."):  # device code uses its types, not their classes
-                names[path] = pinned
             public = [each for each in dir(value) if each[0] != "_"] if isinstance(value, type) else []
-            odd = [each for each in public if reader.is_added(value, each)]
-            added |= {path: odd} if odd else {}
+            if not path.startswith("types."):  # device code uses its types, not their classes
+                names[path] = {"name": pinned, "added": [each for each in public if reader.is_added(value, each)]}
         elif value is None or type(value) is int:
-            forms[path] = scalar_form(value)
+            names[path] = {"form": scalar_form(value)}
         else:
             with suppress(Refused):
                 form = flavour.type_form(value)
-                forms |= {} if form is None else {path: form}
+                names |= {} if form is None else {path: {"form": form}}
     registrations = reader.registrations
     if registrations.of_all or registrations.of_attribute:
         raise Refused("its registries are not empty at the start")
@@ -124,13 +121,16 @@ def _observe(home: Home, flavour: Flavour) -> dict[str, Any]:
     environment = [
         [(each.name, each.value) for each in flavour.code_environment(has_lines=lines)] for lines in (False, True)
     ]
-    return {
-        "names": names, "forms": forms, "modules": modules, "added": added,
-        "scalars": {code: flavour.form_of_type(parts.from_dtype(numpy.dtype(NUMPY_NAMES[code]))) for code in CODES},
-        "environment": environment,
+    needed = {
+        "modules": modules, "environment": environment,
+        "scalars": {
+            code: flavour.form_of_type(parts.from_dtype(numpy.dtype(NUMPY_NAMES[code]))) for code in SCALARS
+        },
         "typed": [*map(type.__repr__, loaded(f"{flavour.home}.typing.typeof", "typeof_impl").registry)],
         "options": flavour.observed_options(), "debug": bool(config.CUDA_DEBUGINFO_DEFAULT), "opt": config.OPT != 0,
     }  # fmt: skip
+    lines = [json_of(needed), *(f"{path} {json_of(each)}" for path, each in names.items()), ""]
+    return "\n".join(lines).encode()
 
 
 def _walk(home: Home, cuda: Any, trust: Trust) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ Promise     A request made here has the same components, and so the same key, as
             function that has Numba's objects in place of the stand-ins. A kernel that is resolved by both counts once.
 Method      `LightFlavour` answers from the facts what a `Flavour` asks of Numba's objects. `StandInDefinition` is mixed
             into the definition of each Numba.
-Not here    The stand-ins (stand_in), the facts (facts), the copies (copies).
+Not here    The stand-ins and the facts (stand_in), the copies (copies).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
@@ -27,16 +26,17 @@ from .. import Variant, front_end
 from . import Declared, Flavour, Registrations, surface
 from .arguments import LightType, Signature
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
-from .facts import facts_of
 from .forms import Refused, Trust, standing
 from .stand_in import (
     HOMES,
     HOST,
     DeviceFunction,
+    Facts,
     Home,
     StandIn,
     StandInModule,
     copy_of,
+    facts_of,
     jit,
     learners,
     real,
@@ -57,7 +57,7 @@ class LightTrust(Trust):
 
     stand_in, standing = StandIn, ()
 
-    def __init__(self, facts: Mapping[str, Any], home: Home, packages: frozenset[str]) -> None:
+    def __init__(self, facts: Facts, home: Home, packages: frozenset[str]) -> None:
         super().__init__(packages)
         self._facts, self._home = facts, home
         self.homes = {
@@ -73,7 +73,7 @@ class LightTrust(Trust):
     def name_of(self, value: Any) -> str | None:
         """As for the object that a stand-in stands for."""
         if type(value) is StandIn:
-            found: str | None = self._facts["names"].get(value._path)
+            found: str | None = self._facts.of(value._path).get("name")
             return found if value._home is self._home else None
         return super().name_of(value)
 
@@ -81,19 +81,21 @@ class LightTrust(Trust):
         """An attribute; of a stand-in only one of device code."""
         if isinstance(owner, StandInModule):
             path = f"{owner._path}.{name}".lstrip(".")
-            if not any(path in self._facts[each] for each in ("names", "forms", "modules")):
+            if path not in self._facts["modules"] and not self._facts.of(path):
                 raise Refused(f"cuda.{path} is not known without Numba")
         return super().attribute(owner, name)
 
     def needs_compiler(self, value: Any, attribute: str) -> bool:
         """Check for an attribute of a stand-in that has its own node in the graph."""
-        return attribute[0] == "_" or attribute == "py_func" or attribute in self._facts["added"].get(value._path, ())
+        return (
+            attribute[0] == "_" or attribute == "py_func" or attribute in self._facts.of(value._path).get("added", ())
+        )
 
 
 class LightFlavour(Flavour):
     """A Numba that is not loaded, as the facts describe it; mixed into the class of its row."""
 
-    facts: Mapping[str, Any]
+    facts: Facts
     row: Flavour
 
     def is_dispatcher(self, value: Any) -> bool:
@@ -129,7 +131,7 @@ class LightFlavour(Flavour):
     def type_form(self, value: Any, _extension: Any = None) -> Any:
         """The form of a type in the place of which a stand-in is."""
         is_own = type(value) is StandIn and value._home.kind == self.kind
-        return self.facts["forms"].get(value._path) if is_own else None
+        return self.facts.of(value._path).get("form") if is_own else None
 
     def form_of_type(self, kind: Any, _extension: Any = None) -> Any:
         """The form of an argument's type."""
@@ -246,9 +248,14 @@ class StandInDefinition(PythonDefinition):
         _learn(self.home, self.session)
 
     @property
+    def stays_light(self) -> bool:
+        """Whether Numba is not needed by the facts found last: they change with variables and files alone."""
+        return not self.is_real and (self.is_light if self._light is None or self.home.is_loaded() else True)
+
+    @property
     def declared(self) -> Any:
         """The kernel with all its options, with Numba's objects as they are now once it is loaded."""
-        if self.is_light:
+        if self.stays_light:
             try:
                 if self._declared is None:
                     self._declared = Declared(self.thing, self._light.options(self.given))
@@ -260,7 +267,7 @@ class StandInDefinition(PythonDefinition):
 
     def compiler_lock(self) -> Any:
         """The compiler's own lock; while it is not loaded there is nothing to lock."""
-        return contextlib.nullcontext() if self.is_light else super().compiler_lock()
+        return contextlib.nullcontext() if self.stays_light else super().compiler_lock()
 
     def types_of(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments of a launch as Numba does."""
@@ -334,6 +341,8 @@ class StandInResolutions(PythonResolutions):
                 found = session.first(session.candidates(wanted))
                 if found is not None:
                     return self._warned(found)
+            from importlib.util import find_spec
+
             if wanted is not None and find_spec(definition.home.marks[0]) is None:
                 return session.resolve(wanted)  # raises the error
             definition.need("it is not stored")

@@ -1,29 +1,47 @@
-"""Objects in place of a Numba's `cuda`, with which a program defines kernels and device functions without importing it.
+"""Stand in for a Numba that is not imported: objects in place of its `cuda`, and facts that are known of it.
 
 Promise     Names of device code are objects of this module until Numba is loaded; any other name imports Numba, and is
             its own. What a program sets on a stand-in is set on Numba's module, except names in `HOST`. Whatever the
             program does, its own globals keep the objects that it put there.
+            Facts are observed just after this package imported Numba, before the program can change anything, and are
+            found again only under what may change them: the variables that count, Python, and the builds and versions
+            of all compilers. A distribution counts as installed only if an import would take it from the folder of its
+            metadata. Whatever fails there leaves no facts: Numba is then imported.
 Method      `HOMES` is the one table: a row for each Numba. Once that Numba is loaded, an attribute of a stand-in is
             the real one.
-Not here    Look-ups without Numba (light), what they know of it (facts), compiles with the real objects (copies).
+            Facts are an entry of the store like any other, so that they travel in bundles, tiers and images, and are
+            accepted where code of another compiler is. Storing and finding them counts neither a hit nor a miss.
+Not here    Look-ups without Numba (light), observing and storing facts (learning), copies of functions with the real
+            objects (copies).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import os
 import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...engine import Request
+from ...keys import component, derive
 from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
-from ...model import NamedTuple
+from ...model import NO_TARGET, NamedTuple
+from ...settings import toolchain_surroundings, variables
+from ...store import parse_object
+from . import code_variables
 from .definition import OWN_OPTIONS
 from .forms import ABSENT, real_of, unreplaced
+
+if TYPE_CHECKING:
+    from ...engine import Session
+    from . import Flavour
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
@@ -225,6 +243,98 @@ def copy_of(function: FunctionType) -> FunctionType:
     from .copies import copied
 
     return copied(function)
+
+
+# -- facts -----------------------------------------------------------------------------------------------------------
+
+FORM = 3
+"""Number of the form of the facts below; a later form is not read."""
+
+CONFIG_FILE = ".numba_config.yaml"
+"""The file in the working directory from which Numba reads settings."""
+
+SCALARS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c4", "c8")
+"""Type codes of the numbers whose types are among the facts."""
+
+_ALSO = ("LIBLLVM7", "NUMBA_CUDA_DEBUGINFO", "NUMBA_OPT")
+"""Variables that change facts, beside those that change code."""
+
+_PARTS = {dict: "modules scalars options", list: "typed environment", bool: "debug opt"}
+"""The names of facts, by their type."""
+
+
+class Facts(dict[str, Any]):
+    """Facts as they are stored: those that each look-up needs, and a line of JSON for each name of device code.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: These are no facts: stored bytes may be anything's.
+    """
+
+    def __init__(self, stored: bytes) -> None:
+        needed, _, self._names = stored.partition(b"\n")
+        super().__init__(parse_object(needed))
+        for kind, parts in _PARTS.items():
+            if not all(type(self[each]) is kind for each in parts.split()):
+                raise TypeError(kind)
+        if not self["scalars"].keys() >= {*SCALARS}:
+            raise KeyError(SCALARS)
+
+    def of(self, path: str) -> dict[str, Any]:
+        """The facts of one name: its pinned "name", or the "form" of its value, and attributes that were "added" to it;
+        nothing if it is not known."""
+        _, _, found = self._names.partition(b"\n%s " % path.encode())
+        return json.loads(found.partition(b"\n")[0]) if found else {}
+
+
+found_in: weakref.WeakKeyDictionary[Session, dict[str, Facts | str]] = weakref.WeakKeyDictionary()
+"""The facts found in each session's stores, by request; or why there are none."""
+
+
+def facts_of(home: Home, flavour: Flavour, session: Session) -> Facts | str:
+    """Find the facts of the Numba that an import would load now; or the reason why there are none."""
+    if os.path.exists(CONFIG_FILE):
+        return f"only Numba reads {CONFIG_FILE}"
+    request = request_of(home, flavour)
+    name = derive(request.components)
+    known = found_in.setdefault(session, {})
+    if name not in known:
+        found = session.first(session.candidates(request), is_counted=False)
+        told = found and (_elsewhere(session.components(request)[-1].value) or _read(found.artifact.cubin))
+        known[name] = told or f"nothing of this {flavour.name} is stored yet"
+    return known[name]
+
+
+def _read(stored: bytes) -> Facts | None:
+    try:
+        return Facts(stored)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def request_of(home: Home, flavour: Flavour) -> Request:
+    """The request whose artifact is the facts."""
+    form: Any = ["facts", FORM, home.kind, sys.implementation.cache_tag, sys.platform]
+    settings = {**code_variables({}), **variables(_ALSO)}
+    components = component("kind", form), component("numba settings", settings)
+    label = f"facts of {flavour.name}"
+    return Request(label, NO_TARGET, components, flavour.libraries, flavour.distributions, _cannot_build, name=label)
+
+
+def _cannot_build(_toolchain: Any) -> Any:
+    raise NotImplementedError
+
+
+def _elsewhere(versions: Any) -> str:
+    """Say which distribution an import would take from elsewhere than where it is installed; "" for none."""
+    installed, _found_by = toolchain_surroundings()
+    for name, version in versions.items():
+        module = name.replace("-", "_")
+        root = module if module != "cuda_core" else "cuda/core"
+        folder = next((each for each in sys.path if os.path.isdir(os.path.join(each or os.curdir, root))), "")
+        is_whole = folder in installed and os.path.isdir(os.path.join(folder, f"{module}-{version}.dist-info"))
+        if (folder or version) and not is_whole:
+            return f"{name} in {folder} counts by its files, not by a version"
+    return ""
 
 
 # -- decorators ------------------------------------------------------------------------------------------------------
