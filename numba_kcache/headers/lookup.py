@@ -91,6 +91,8 @@ def _checked(row: Row, roots: Roots, now_ns: int, *, any_compiler: bool = False)
     """Compare the headers of a row; None if one differs, or is elsewhere and the code contains its path."""
     if not all(is_there_still(each, roots) for each in row.paths):
         return None
+    if row.transcript.own > len(roots.own) and not roots.working:
+        roots = roots.with_working()  # a forced header was in the working directory
     outcome = check_transcript(row.transcript, roots, now_ns=now_ns, any_compiler=any_compiler)
     return outcome if isinstance(outcome, Match) else None
 
