@@ -19,7 +19,7 @@ from ..keys import digest_of
 from ..model import NamedTuple
 from ..settings import working_directory
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, read_steady, stat_of
-from .roots import Place, Roots
+from .roots import WORKING, Place, Roots
 from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
 
 MOST_BYTES = 1 << 30
@@ -143,11 +143,19 @@ class Checking:
             within, is_absent = folder and folder.rstrip("/") + "/", True
             for name in names:
                 if _is_file(within + name):
+                    if place == (WORKING, "") and self._is_read_elsewhere(within + name, name, known):
+                        continue  # a name given to -include leads to the file that it led to, now at once
                     is_absent = False
                     change = Change.SHADOWED if os.path.basename(name) in read else Change.ANSWER
                     yield Mismatch(change, within + name, ABSENT, "present")
             if is_absent and is_settled_without(names, stat, folder, self._now_ns):
                 self.stats[place] = stat
+
+    def _is_read_elsewhere(self, path: str, name: str, known: Transcript) -> bool:
+        """Check whether the folder of a file is one in which a file of this name was read."""
+        others = [self._paths[each.root] + name for each in known.places if each.root >= 0 and each.rest == name]
+        here = _stat(os.path.dirname(path))
+        return here is not None and any(_stat(os.path.dirname(each)) == here for each in others)
 
     def _files(self, known: Transcript, inodes: dict[Place, tuple[int, int]]) -> Iterator[Mismatch]:
         """Yield each place at which there was a file or folder, and now is another or none."""

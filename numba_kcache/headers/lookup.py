@@ -25,19 +25,15 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One entry in the index of a kernel.
+    """The headers in a row of the index of a kernel.
 
     Args:
-        key: Its key.
-        digests: The digest of the request, with compilers and versions.
-        transcript: What its compile asked the file system.
+        transcript: What the compile asked the file system.
         paths: The folders whose paths its code may contain.
     """
 
-    key: str
-    digests: str
     transcript: Transcript
-    paths: tuple[Any, ...]
+    paths: list[Any]
 
 
 Index = Iterable[Mapping[str, Any]]
@@ -77,10 +73,9 @@ def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any
             continue
         outcome = _checked(row, roots, now_ns, any_compiler=any_compiler)
         if outcome is not None:
-            key = row.key
-            if row.digests == request:
-                key = derive((*components, *transcript_components(row.transcript, row.paths)))
-            renewed = None
+            key, renewed = str(stored.get("key")), None
+            if stored.get("request") == request:
+                key = derive((*components, *transcript_components(*row)))
             if outcome.refreshed is not None:
                 renewed = {**stored, "transcript": transcript_to_json(outcome.refreshed)}
             return FoundKey(key, renewed, dict(stored))
@@ -96,6 +91,8 @@ def _checked(row: Row, roots: Roots, now_ns: int, *, any_compiler: bool = False)
     """Compare the headers of a row; None if one differs, or is elsewhere and the code contains its path."""
     if not all(is_there_still(each, roots) for each in row.paths):
         return None
+    if row.transcript.own > len(roots.own) and not roots.working:
+        roots = roots.with_working()  # a forced header was in the working directory
     outcome = check_transcript(row.transcript, roots, now_ns=now_ns, any_compiler=any_compiler)
     return outcome if isinstance(outcome, Match) else None
 
@@ -109,8 +106,7 @@ def read_row(stored: Mapping[str, Any]) -> Row:
     paths = stored.get("paths", [])
     if not isinstance(paths, list):
         raise ValueError("not the row of a kernel with headers")
-    transcript = transcript_from_json(stored.get("transcript"))
-    return Row(str(stored.get("key")), str(stored.get("request")), transcript, tuple(paths))
+    return Row(transcript_from_json(stored.get("transcript")), paths)
 
 
 def headers_of(stored: Mapping[str, Any]) -> HeadersRead:
@@ -118,21 +114,16 @@ def headers_of(stored: Mapping[str, Any]) -> HeadersRead:
     if "transcript" not in stored:
         return HeadersRead()
     row = read_row(stored)
-    of_key = {"transcript": stored["transcript"], "paths": [*row.paths]}
-    return HeadersRead(transcript_components(row.transcript, row.paths), of_key)
+    return HeadersRead(transcript_components(*row), {"transcript": stored["transcript"], "paths": row.paths})
 
 
 def without_stats(stored: StoredRow) -> StoredRow:
     """Make the row for other machines, without inodes and times, which are meaningless there."""
     if "transcript" not in stored:
         return stored
-    return {**stored, "transcript": transcript_to_json(bare(read_row(stored).transcript))}
-
-
-def bare(transcript: Transcript) -> Transcript:
-    """Make the transcript without stats, so that all files are compared by content."""
+    transcript = read_row(stored).transcript
     toolkit = transcript.toolkit and transcript.toolkit._replace(stat="")
-    return transcript._replace(stats={}, toolkit=toolkit)
+    return {**stored, "transcript": transcript_to_json(transcript._replace(stats={}, toolkit=toolkit))}
 
 
 def is_there_still(path: object, roots: Roots) -> bool:

@@ -45,6 +45,11 @@ _REASONS = {
 }
 
 
+def _forced_paths(search: HeaderSearch) -> dict[str, str]:
+    """The path in the working directory of each name given to `-include`, with the name."""
+    return {os.path.join(working_directory(), name): name for name in search.forced if not name.startswith("/")}
+
+
 class Untracked(Exception):
     """An answer that NVRTC got is not known for certain: the reason, and the file."""
 
@@ -71,7 +76,16 @@ def compile_observed(
             raise Untracked(f"this NVRTC cannot be observed: {why}")
         if not events:  # not seen; or another library called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
-        recording = Recording(events, search.roots(toolchain, is_fresh=True), since_ns, time.time_ns())
+        roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
+        texts = [*search.texts, *(each[4] for each in events)] if forced else []
+        is_named = search.has_lines or words.has_location(*texts)
+        is_named = is_named or any(b"assert" in each or b"include_next" in each for each in texts)
+        is_beside = any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events)
+        if is_beside and not roots.working:
+            roots, forced = roots.with_working(), {}  # what it includes is searched for beside it
+        if is_named:  # by which path it is found matters: with a folder, the check takes no other
+            forced = {path: f"./{name}" for path, name in forced.items()}
+        recording = Recording(events, roots, since_ns, time.time_ns(), forced)
         clock = _clock_of(build, made, search, recording)
         if clock:
             return artifact, HeadersRead(untracked=clock)
@@ -117,6 +131,7 @@ class Recording:
         roots: The folders that were searched.
         since_ns: The time before the compile started.
         now_ns: The time after it ended.
+        forced: Paths at which `-include` found nothing in the working directory, each with the name.
 
     Attributes:
         answers: The stat and the digest of each place; "" for a file that was not read; None where there was nothing.
@@ -127,7 +142,9 @@ class Recording:
         Untracked: An answer is not known for certain.
     """
 
-    def __init__(self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int) -> None:
+    def __init__(
+        self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int, forced: Mapping[str, str] = {}
+    ) -> None:
         self.answers: dict[Place, tuple[FileStat, str] | None] = {}
         self.texts: dict[str, bytes] = {}
         self.others: dict[str, bytes] = {}
@@ -144,6 +161,10 @@ class Recording:
             if kind == "o":
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
             place = place_of(path)
+            if path in forced and error in _NOT_THERE:  # the same name is absent in any other working directory
+                self.answers[Place(WORKING, forced[path])] = None
+                if place.root < 0:
+                    continue
             before, is_new = self.answers.get(place), place not in self.answers
             if error:
                 if error not in _NOT_THERE and (before or error != errno.EACCES):

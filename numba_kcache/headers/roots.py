@@ -48,6 +48,11 @@ class Roots(NamedTuple):
         """All folders, by their indices."""
         return *self.own, *self.toolkit
 
+    def with_working(self) -> Roots:
+        """Add the working directory, as the last of the user's folders."""
+        working = working_directory()
+        return Roots((*self.own, working), self.toolkit, working)
+
     def path(self, place: Place) -> str:
         """Return the path of a place in these folders."""
         root, rest = place
@@ -95,7 +100,7 @@ class HeaderSearch(NamedTuple):
         folders: The user's folders as NVRTC searches them: in order, with repetitions.
         toolkit: Record name and finder of the toolkit's folders; None for NVRTC's own.
         forced: Names given to `-include`, which are searched for in the working directory first.
-        is_working: Whether names may refer to the working directory.
+        is_working: Whether other names may refer to the working directory.
         has_lines: Whether the code gets line tables, which name each file by its path.
         is_edited: Whether the texts are compiled by `run_nvrtc`, which can leave out the time.
         complete: Completes the artifact by the texts that were compiled, the user's headers included.
@@ -124,8 +129,8 @@ class HeaderSearch(NamedTuple):
         if toolchain is not None:
             named = self.toolkit
             toolkit = toolchain.folders(*named, is_fresh=is_fresh) if named else toolchain.include_dirs()
-        working = working_directory() if self.is_working else ""
-        return Roots((*self.folders, *filter(None, [working])), toolkit, working)
+        found = Roots(self.folders, toolkit)
+        return found.with_working() if self.is_working else found
 
 
 def located(roots: Roots) -> list[tuple[int, str]]:

@@ -48,7 +48,7 @@ def header_search(
         (*texts, *macros),
         tuple(filter(None, folders)),  # equal ones too: `Roots.layout` tells which of them a link input is in
         forced=forced,
-        is_working=bool(forced) or not options.base_dir or not all(each.folder for each in inputs),
+        is_working=not options.base_dir or not all(each.folder for each in inputs),
         has_lines=options.has_lines,
         complete=_completed if kind == "cuda" else None,
     )
