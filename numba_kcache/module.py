@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import Session
 from .errors import EntryError, LaunchConfigError, OptionError, shorten, shortening
-from .frontends import Kernel, Variant, refuse_decorating
+from .frontends import Kernel, Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
 from .keys import Component
 from .model import Artifact, CompiledKernel, ModuleKernels, Target
@@ -101,9 +101,8 @@ class CachedModule:
         unproven = self._unproven.pop(name, None) if self._unproven else None
         return self._kernels.setdefault(proven, unproven or _ModuleKernel(self, proven))
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *_given: Any) -> None:
         """Refuse a launch without the name of a kernel."""
-        refuse_decorating(given)
         name = next(iter(self._names or self._kernels), "name")
         why = "it is a module, whose kernels have names"
         raise LaunchConfigError(f"cannot launch {self._label}", why, f'write module["{name}"][grid, block](...)')

@@ -607,7 +607,9 @@ class Launches:
     def __call__(self, *args: Any, **named: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
         name = self.__name__ if self.__name__.isidentifier() else "kernel"
-        refuse_decorating(args)
+        if len(args) == 1 and isinstance(args[0], FunctionType):  # @cached_kernel("void(float32[:])"), as of cuda.jit
+            what, why = f"cannot decorate {args[0].__name__}", "the value in the parentheses was taken for a source"
+            raise OptionError(what, why, 'name the option, as in @cached_kernel(signature="void(float32[:])")')
         config = "grid, block"
         if len(args) == 3 and all(isinstance(each, tuple) for each in args):  # as CuPy's kernels are launched
             config = ", ".join(str(each[0] if len(each) == 1 else each) for each in args[:2])
@@ -1272,17 +1274,6 @@ class _Sent:
 
     def __reduce__(self) -> Any:
         return self._made
-
-
-def refuse_decorating(called_with: tuple[Any, ...]) -> None:
-    """Refuse a function as the only argument: `@cached_kernel("void(float32[:])")`, as `cuda.jit` is written.
-
-    Raises:
-        OptionError: It is one.
-    """
-    if len(called_with) == 1 and isinstance(called_with[0], FunctionType):
-        what, why = f"cannot decorate {called_with[0].__name__}", "the value in the parentheses was taken for a source"
-        raise OptionError(what, why, 'name the option, as in @cached_kernel(signature="void(float32[:])")')
 
 
 def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:

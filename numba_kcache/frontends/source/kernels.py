@@ -136,7 +136,7 @@ def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguo
     return EntryError(
         f"cannot find the kernel {wanted!r} in {request.label}",
         f"the source has {candidates}",
-        f"correct {option.partition('=')[0]}=",
+        "correct name=",
     )
 
 
