@@ -21,6 +21,7 @@ ABSENT, FOLDER, FILE = "absent", "folder", "file"
 """Answers other than the digest of what was read; `FILE` is a file that was only looked up."""
 
 _FORMAT = 2
+_MOST_FOLDERS = 1 << 20
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
@@ -112,7 +113,8 @@ def transcript_from_json(value: Any) -> Transcript:
     try:
         _require(value["format"] == _FORMAT and len(value) == 7)
         count = len(value["layout"])
-        layout = tuple((_index(root, count, -1), _text(rest)) for root, rest in value["layout"])
+        # the folder that one is in may be of a toolkit that was not asked, and is not listed
+        layout = tuple((_index(root, _MOST_FOLDERS, -1), _text(rest)) for root, rest in value["layout"])
         own = _index(value["own"], count + 1)
         stats: dict[Place, FileStat] = {}
         places = {_place(own, row, stats, 3): _answer(row[2]) for row in value["places"]}

@@ -246,6 +246,13 @@ def test_file_of_many_names_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert outcome.new == "there is too much to read"
 
 
+def test_folder_within_a_toolkit_that_was_not_asked_is_stored() -> None:
+    """The layout names the toolkit's folder by its index, though only the user's folders are listed."""
+    transcript = Transcript(1, ((1, "nrt"),))
+
+    assert transcript_from_json(json.loads(json.dumps(transcript_to_json(transcript)))) == transcript
+
+
 def learned(tmp_path: Path) -> Any:
     """A stored transcript with something in every field."""
     project = Project(tmp_path)
