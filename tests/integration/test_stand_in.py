@@ -74,6 +74,24 @@ def test_second_process_hits_without_numba(tmp_path: Path, kind: str, package: s
     assert [[each[at] for at in sizes] for each in launches] == [[launches[0][at] for at in sizes]] * 6
 
 
+def test_module_in_cuda_is_imported_before_and_after_numba(tmp_path: Path) -> None:
+    """`numba_kcache.cuda.random` has the functions of `numba.cuda.random`, which an import of `numba` does not load."""
+    found = [said(programs.RANDOM, tmp_path, **env) for env in ({}, {"FIRST": "1"}, {}, {"REAL": "1"})]
+
+    assert [(each["hits"], each["misses"]) for each in found] == [(0, 1), (1, 0), (1, 0), (1, 0)]
+    assert len({*map(str, (each["keys"] for each in found))}) == 1
+
+
+def test_light_start_brings_few_modules(tmp_path: Path) -> None:
+    """A stored kernel on an array of the driver starts with at most 22 modules of this package."""
+    names = "\nprint(json.dumps([each for each in sys.modules if each.startswith('numba_kcache')]))\n"
+    said(programs.COMMON, tmp_path)
+
+    found = said(programs.COMMON.removesuffix(programs.END).replace("range(3)", "range(1)") + names, tmp_path)
+
+    assert len(found) <= 22, sorted(found)
+
+
 def test_program_that_imports_numba_hits_the_same_entry(tmp_path: Path, fill: Fill) -> None:
     """The key is that of the same program with `from numba import cuda`, whichever of both compiled it."""
     stored = fill(tmp_path / "one")

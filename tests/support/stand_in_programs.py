@@ -595,3 +595,30 @@ say(code="".join(second.ptx().values()))
 """
 )
 """A function of Python that is replaced after the first launch, at which Numba by itself would have compiled."""
+
+RANDOM = (
+    """
+import os
+if "FIRST" in os.environ:
+    import numba
+import importlib
+home = "numba.cuda" if "REAL" in os.environ else "numba_kcache.cuda"
+random = importlib.import_module(f"{home}.random")
+"""
+    + START
+    + """
+import numpy as np
+uniform = random.xoroshiro128p_uniform_float32
+
+@jit
+def kernel(states, out):
+    i = cuda.grid(1)
+    out[i] = uniform(states, i)
+
+KERNELS = [kernel]
+kernel[1, 64](random.create_xoroshiro128p_states(64, seed=1), cuda.device_array(64, np.float32))
+assert cuda.random.uint64_to_unit_float32
+"""
+    + END
+)
+"""Functions of host and device from a module in `cuda`, which is imported by itself; with `FIRST=1` after `numba`."""

@@ -154,15 +154,16 @@ def replaced(modules: Iterable[str], named: Iterable[str], trust: Trust) -> list
         types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
         here = list[tuple[str, Any]]()
-        for dotted, space in spaces if own in named else ():
-            for name, value in space.items():
-                path = f"{dotted}.{name}"[len(own) + 1 :]
-                its_own = getattr(value, "__qualname__", path)
-                home = its_own != path and sys.modules.get(value.__module__)
-                if home and hasattr(home, path.partition(".")[0]) and _at(home, its_own) is value:
-                    raise RefusedByName(f"it is {its_own} in this program", f"{own}.{path}")
-        for dotted, space in spaces if own not in named else ():
+        is_named = own in named
+        for dotted, space in spaces:
             for name, value in space.items():  # over a thousand: no call of a function of this package for each
+                if is_named:
+                    path = f"{dotted}.{name}"[len(own) + 1 :]
+                    its_own = getattr(value, "__qualname__", path)
+                    home = its_own != path and sys.modules.get(value.__module__)
+                    if home and hasattr(home, path.partition(".")[0]) and _at(home, its_own) is value:
+                        raise RefusedByName(f"it is {its_own} in this program", f"{own}.{path}")
+                    continue
                 part = _PARTS.get(type(value))
                 function = value if part is None else getattr(value, part)
                 if type(function) is not FunctionType:

@@ -345,8 +345,8 @@ def unreplaced() -> Iterator[None]:
     for `+` would then belong to the program's `operator.add`.
     """
     replaced = [
-        (space, name, value, space.get(name, ABSENT))
-        for space, before in _BEFORE for name, value in before.items() if space.get(name, ABSENT) is not value
+        (space, name, value, space[name])
+        for space, before in _BEFORE for name, value in before.items() if space.get(name, value) is not value
     ]  # fmt: skip
     try:
         for space, name, value, _now in replaced:
@@ -354,10 +354,7 @@ def unreplaced() -> Iterator[None]:
         yield
     finally:
         for space, name, _value, now in replaced:
-            if now is ABSENT:
-                del space[name]
-            else:
-                space[name] = now
+            space[name] = now
 
 
 class Trust(dict[str, bool]):

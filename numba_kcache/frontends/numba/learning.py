@@ -22,7 +22,7 @@ from ...keys import derive
 from ...launch import NUMPY_NAMES
 from ...store import json_of
 from .. import front_end
-from . import Flavour, loaded, surface
+from . import Flavour, surface
 from .definition import Reader
 from .forms import ABSENT, Refused, Trust, scalar_form
 from .stand_in import CONFIG_FILE, HOMES, SCALARS, Facts, Home, facts_of, found_in, request_of
@@ -126,7 +126,6 @@ def _observe(home: Home, flavour: Flavour) -> bytes:
         "scalars": {
             code: flavour.form_of_type(parts.from_dtype(numpy.dtype(NUMPY_NAMES[code]))) for code in SCALARS
         },
-        "typed": [*map(type.__repr__, loaded(f"{flavour.home}.typing.typeof", "typeof_impl").registry)],
         "options": flavour.observed_options(), "debug": bool(config.CUDA_DEBUGINFO_DEFAULT), "opt": config.OPT != 0,
     }  # fmt: skip
     lines = [json_of(needed), *(f"{path} {json_of(each)}" for path, each in names.items()), ""]

@@ -60,8 +60,8 @@ class LightTrust(Trust):
     def __init__(self, facts: Facts, home: Home, packages: frozenset[str]) -> None:
         super().__init__(packages)
         self._facts, self._home = facts, home
-        self.homes = {
-            id(sys.modules[f"{home.module}.{path}".rstrip(".")]): name for path, name in facts["modules"].items()
+        self.homes: dict[int, str] = {
+            id(sys.modules.get(f"{home.module}.{path}".rstrip("."))): name for path, name in facts["modules"].items()
         }
 
     def __missing__(self, name: str) -> bool:
@@ -80,8 +80,10 @@ class LightTrust(Trust):
     def attribute(self, owner: Any, name: str) -> Any:
         """An attribute; of a stand-in only one of device code."""
         if isinstance(owner, StandInModule):
-            path = f"{owner._path}.{name}".lstrip(".")
-            if path not in self._facts["modules"] and not self._facts.of(path):
+            path, modules = f"{owner._path}.{name}".lstrip("."), self._facts["modules"]
+            if path in modules:
+                self.homes[id(getattr(owner, name))] = modules[path]
+            elif not self._facts.of(path):
                 raise Refused(f"cuda.{path} is not known without Numba")
         return super().attribute(owner, name)
 
@@ -171,15 +173,15 @@ class LightFlavour(Flavour):
         return self._array_type(value) if code is None else LightType(self.facts["scalars"][code], code)
 
     def _array_type(self, value: Any) -> LightType | None:
-        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-        is_known = torch is not None and type(value) is torch.Tensor
-        if not is_known and not (cupy is not None and type(value) is cupy.ndarray):
+        known = (("torch", "Tensor"), ("cupy", "ndarray"))
+        if not any(type(value) is getattr(sys.modules.get(module), name, None) for module, name in known):
             interface = getattr(value, "__cuda_array_interface__", None)
             # Numba compares given strides with bits, not bytes, so only arrays without are certain
             if type(interface) is not dict or interface.get("strides") is not None or hasattr(value, "__dlpack__"):
                 return None
-            is_odd = type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_")
-            if is_odd or not {*map(type.__repr__, type(value).__mro__[:-1])}.isdisjoint(self.facts["typed"]):
+            if type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_"):
+                return None
+            if len(type(value).__mro__) > 2:  # Numba may type it by another base than `object`
                 return None
         try:
             memory = memory_of(value)
@@ -197,26 +199,22 @@ class StandInDefinition(PythonDefinition):
     """A Python function as a kernel, in a program that has a stand-in.
 
     Attributes:
+        home: The row of the stand-in.
         row: The row of its Numba.
         light: The class of that row without the Numba.
     """
 
+    home: Home
     row: Flavour
     light: type[Any]
     _light: Any = None
     is_real = False
 
     @property
-    def home(self) -> Home:
-        """The stand-in's row."""
-        return HOMES[self.kind]
-
-    @property
-    def session(self) -> Session:
+    def session(self) -> Any:
         """The session whose facts are used."""
         cache = self.options.get("cache")
-        found: Session = process_session() if cache is None else cache.session
-        return found
+        return process_session() if cache is None else cache.session
 
     @property
     def is_light(self) -> bool:
@@ -250,7 +248,7 @@ class StandInDefinition(PythonDefinition):
     @property
     def stays_light(self) -> bool:
         """Whether Numba is not needed by the facts found last: they change with variables and files alone."""
-        return not self.is_real and (self.is_light if self._light is None or self.home.is_loaded() else True)
+        return self.is_light if self._light is None or self.home.is_loaded() else not self.is_real
 
     @property
     def declared(self) -> Any:
@@ -281,13 +279,10 @@ class StandInDefinition(PythonDefinition):
             self.need("only Numba knows the types of its arguments")
         return super().types_of(arguments)
 
-    def real_variant(self, variant: Any) -> Variant:
+    def real_variant(self, variant: Any) -> Any:
         """The variant with Numba's types."""
-        if not has_light_types(variant):
-            found: Variant = variant
-            return found
         parts = surface(self.row)
-        return Signature([each.real(parts) for each in variant])
+        return Signature([each.real(parts) for each in variant]) if has_light_types(variant) else variant
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Any:
         """Make the request of one signature for a target."""
@@ -394,7 +389,7 @@ def stand_in_class(base: Any) -> Any:
     """The class of definitions of one Numba, in a program that has a stand-in."""
     resolutions = type(f"StandIn{base.__name__}", (StandInResolutions, base.make_resolutions), {})
     light = type("Light", (LightFlavour, type(base.flavour)), {})
-    names = {"row": base.flavour, "light": light, "make_resolutions": resolutions}
+    names = {"home": HOMES[base.kind], "row": base.flavour, "light": light, "make_resolutions": resolutions}
     return type(f"StandIn{base.__name__}", (StandInDefinition, base), names)
 
 
@@ -421,10 +416,8 @@ def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:
     standing.update((StandIn, StandInModule, DeviceFunction))
     HOST["jit"] = functools.partial(jit, make_kernel)
     learners[:] = [_learn]
-    sys.modules[home.module].__class__ = StandInModule
-    for path in ("", *home.modules):
-        inner = f"{home.module}.{path}".rstrip(".")
-        module = sys.modules.setdefault(inner, StandInModule(inner))
-        vars(module).update(_home=home, _path=path)
-    vars(sys.modules[home.module])["__all__"] = sorted(home.names | home.modules | HOST.keys())
+    module = sys.modules[home.module]
+    module.__class__ = StandInModule
+    names = sorted(home.names | home.modules | HOST.keys())
+    vars(module).update(_home=home, _path="", __path__=[], __all__=names)
     definitions[kind] = stand_in_class

@@ -35,6 +35,7 @@ from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_han
 from ...model import NO_TARGET, NamedTuple
 from ...settings import toolchain_surroundings, variables
 from ...store import parse_object
+from ...toolchain import PACKAGES
 from . import code_variables
 from .definition import OWN_OPTIONS
 from .forms import ABSENT, real_of, unreplaced
@@ -140,6 +141,14 @@ def real(home: Home, why: str) -> Any:
     return module
 
 
+def real_at(home: Home, path: str, why: str) -> Any:
+    """The object with this dotted name in the module that a stand-in stands for."""
+    found, top = real(home, why), path.partition(".")[0]
+    if top in home.modules and not hasattr(found, top):
+        import_module(f"{home.cuda}.{top}")
+    return functools.reduce(getattr, path.split("."), found) if path else found
+
+
 class Standing:
     """The base of stand-ins: a Numba that finds one in code that was not copied asks for its type."""
 
@@ -171,8 +180,7 @@ class StandIn(Standing):
 
     def _stands_for(self) -> Any:
         if self._real is ABSENT:  # later on, the program may have put another object under its name
-            found = real(self._home, f"the program uses cuda.{self._path}")
-            self._real = functools.reduce(getattr, self._path.split("."), found)
+            self._real = real_at(self._home, self._path, f"the program uses cuda.{self._path}")
         return self._real
 
     def __getitem__(self, item: Any) -> Any:
@@ -200,23 +208,22 @@ class StandInModule(Standing, ModuleType):
     _path: str
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            home, is_top = self._home, not self._path
-            if is_top and name in HOST and (name == "jit" or not home.is_loaded()):
-                return functools.partial(HOST[name], home)
-            if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
-                return _made(home.kind, f"{self._path}.{name}".lstrip("."))
-        return super().__getattr__(name)
+        if name.startswith("_"):
+            return super().__getattr__(name)
+        home, path = self._home, f"{self._path}.{name}".lstrip(".")
+        if path in HOST and (name == "jit" or not home.is_loaded()):
+            return functools.partial(HOST[name], home)
+        if not home.is_loaded() and (path != name or name in home.names or name in home.modules):
+            return _made(home.kind, path)
+        return real_at(home, path, f"the program uses {self.__name__} on the host")
 
     def _stands_for(self) -> Any:
-        path = self._path
-        found = real(self._home, f"the program uses {self.__name__} on the host")
-        return functools.reduce(getattr, path.split("."), found) if path else found
+        return real_at(self._home, self._path, f"the program uses {self.__name__} on the host")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name in HOST:
             super().__setattr__(name, value)
-        else:
+        elif type(value) is not StandInModule:  # set by an import of it
             setattr(self._stands_for(), name, real_of(value))
 
     def __delattr__(self, name: str) -> None:
@@ -226,6 +233,32 @@ class StandInModule(Standing, ModuleType):
         return dir(self._stands_for())
 
 
+class Importer:
+    """Imports a module in a stand-in, `numba_kcache.cuda.libdevice`: it is in no file, and most programs use none."""
+
+    @classmethod
+    def find_spec(cls: Any, name: str, *_where: Any) -> Any:
+        """The specification of such a module; None for others."""
+        parent, _, path = name.rpartition(".")
+        for home in HOMES.values():
+            if parent == home.module and path in home.modules:
+                return type(__spec__)(name, cls, loader_state={"_home": home, "_path": path})
+        return None
+
+    @staticmethod
+    def create_module(spec: Any) -> ModuleType:
+        """Make the module."""
+        module = StandInModule(spec.name)
+        vars(module).update(spec.loader_state)
+        return module
+
+    @staticmethod
+    def exec_module(_module: ModuleType) -> None:
+        """Nothing."""
+
+
+sys.meta_path.append(Importer)
+
 _objects: dict[tuple[str, str], StandIn] = {}
 """The stand-ins so far, by kind and dotted name."""
 
@@ -234,7 +267,7 @@ def _made(kind: str, path: str) -> Any:
     """The one stand-in of a dotted name."""
     home = HOMES[kind]
     if path in home.modules:
-        return sys.modules[f"{home.module}.{path}"]
+        return import_module(f"{home.module}.{path}")
     return _objects.get((kind, path)) or _objects.setdefault((kind, path), StandIn(home, path))
 
 
@@ -259,9 +292,6 @@ SCALARS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 _ALSO = ("LIBLLVM7", "NUMBA_CUDA_DEBUGINFO", "NUMBA_OPT")
 """Variables that change facts, beside those that change code."""
 
-_PARTS = {dict: "modules scalars options", list: "typed environment", bool: "debug opt"}
-"""The names of facts, by their type."""
-
 
 class Facts(dict[str, Any]):
     """Facts as they are stored: those that each look-up needs, and a line of JSON for each name of device code.
@@ -273,11 +303,8 @@ class Facts(dict[str, Any]):
     def __init__(self, stored: bytes) -> None:
         needed, _, self._names = stored.partition(b"\n")
         super().__init__(parse_object(needed))
-        for kind, parts in _PARTS.items():
-            if not all(type(self[each]) is kind for each in parts.split()):
-                raise TypeError(kind)
         if not self["scalars"].keys() >= {*SCALARS}:
-            raise KeyError(SCALARS)
+            raise ValueError
 
     def of(self, path: str) -> dict[str, Any]:
         """The facts of one name: its pinned "name", or the "form" of its value, and attributes that were "added" to it;
@@ -298,17 +325,12 @@ def facts_of(home: Home, flavour: Flavour, session: Session) -> Facts | str:
     name = derive(request.components)
     known = found_in.setdefault(session, {})
     if name not in known:
+        known[name] = f"nothing of this {flavour.name} is stored yet"
         found = session.first(session.candidates(request), is_counted=False)
-        told = found and (_elsewhere(session.components(request)[-1].value) or _read(found.artifact.cubin))
-        known[name] = told or f"nothing of this {flavour.name} is stored yet"
+        if found:
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                known[name] = _elsewhere(session.components(request)[-1].value) or Facts(found.artifact.cubin)
     return known[name]
-
-
-def _read(stored: bytes) -> Facts | None:
-    try:
-        return Facts(stored)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
 
 
 def request_of(home: Home, flavour: Flavour) -> Request:
@@ -329,7 +351,7 @@ def _elsewhere(versions: Any) -> str:
     installed, _found_by = toolchain_surroundings()
     for name, version in versions.items():
         module = name.replace("-", "_")
-        root = module if module != "cuda_core" else "cuda/core"
+        _, root = PACKAGES.get(name, ("", module))
         folder = next((each for each in sys.path if os.path.isdir(os.path.join(each or os.curdir, root))), "")
         is_whole = folder in installed and os.path.isdir(os.path.join(folder, f"{module}-{version}.dist-info"))
         if (folder or version) and not is_whole:
