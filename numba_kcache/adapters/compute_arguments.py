@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..keys import Plain, sha256
 
 if TYPE_CHECKING:
-    from ..frontends.numba.definition import Fingerprint
+    from ..frontends.numba.fingerprint import Fingerprint
 
 HOME = "cuda.compute"
 
@@ -138,7 +138,7 @@ def type_form(descriptor: Any) -> Plain:
 
 def _python_form(function: Any, operators: list[Fingerprint]) -> Plain:
     """The form of a Python operator: its fingerprint."""
-    from ..frontends.numba.definition import Uncapturable, fingerprint
+    from ..frontends.numba.fingerprint import Uncapturable, fingerprint
     from .compute_operators import OPERATORS
 
     found = fingerprint(function, OPERATORS, with_lines=False)

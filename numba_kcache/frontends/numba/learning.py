@@ -23,9 +23,8 @@ from ...keys import derive
 from ...launch import NUMPY_NAMES
 from .. import front_end
 from . import Flavour, loaded, surface
-from .definition import Reader
 from .facts import CODES, CONFIG_FILE, facts_of, found_in, request_of
-from .forms import ABSENT, Refused, Trust, scalar_form
+from .fingerprint import ABSENT, Reader, Refused, Trust, scalar_form
 from .stand_in import HOMES, Home
 
 _observed: dict[str, tuple[Request, bytes]] = {}

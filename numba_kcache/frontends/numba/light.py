@@ -28,7 +28,7 @@ from . import Declared, Flavour, Registrations, surface
 from .arguments import LightType, Signature
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .facts import facts_of
-from .forms import Refused, Trust, standing
+from .fingerprint import Refused, Trust, standing
 from .stand_in import (
     HOMES,
     HOST,

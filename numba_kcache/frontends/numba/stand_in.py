@@ -26,7 +26,7 @@ from typing import Any
 from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
 from ...model import NamedTuple
 from .definition import OWN_OPTIONS
-from .forms import ABSENT, real_of
+from .fingerprint import ABSENT, real_of
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
