@@ -30,7 +30,7 @@ from ..model import NO_TARGET, Event, EventKind, trouble
 from .compute_arguments import Unkeyed, argument_forms
 
 if TYPE_CHECKING:
-    from ..frontends.numba.definition import Fingerprint
+    from ..frontends.numba.fingerprint import Fingerprint
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
 _OBJECT, _CODE = "object", "code"

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..frontends.numba import Extension, Registration, Registrations, code_variables, refuse
-from ..frontends.numba.definition import Fingerprint, Uncapturable, fingerprint
-from ..frontends.numba.forms import Refused
+from ..frontends.numba.fingerprint import Fingerprint, Refused, Uncapturable, fingerprint
 from ..frontends.numba.mlir import MlirFlavour
 from ..keys import Plain
 from ..settings import variables

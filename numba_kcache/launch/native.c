@@ -106,7 +106,7 @@ static inline PyObject *get(const Known *type, int part, PyObject *object, PyObj
 
 enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16, WAITS_ON_HOST = 32 };
 typedef struct {  /* one slot, as `_row` in recognition.py packs it */
-    char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout: 'C', 'A', or 'F' (only arrays of Numba) */
+    char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout: 'C', 'F' or 'A' */
     uint8_t element, flags, axes, alignment_mask;
     uint16_t offset, field_count;
     uint32_t size, accepts;       /* accepts: one bit for each accepted element; all bits (accepts + 1 is 0): any */
@@ -275,7 +275,7 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) { 
 
 static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, Launch *launch) {
     PyObject *dict = PyObject_GenericGetDict(value, NULL), *type = own_of(value, dict, n__numba_type_), *stream;
-    bool fits = false, is_exact = slot->row.flags & IS_EXACT;
+    bool fits = false;
     uint64_t own = 0;
     for (int each = 0; type && each < MOST_FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
@@ -291,29 +291,29 @@ static bool read_numba(View *view, PyObject *value, const Known *kind, const Slo
         fits = is_it(of(PyObject_GetAttr(memory, n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
     PyObject *pointer = fits && memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
     fits = word_of(get(kind, VALUE, pointer, n_value), &view->address);
-    if (fits && is_exact)
+    if (fits && slot->row.flags & IS_EXACT)
         fits = read_axes(view, value, dict, own_of(value, dict, n_shape), slot->row.layout == 'C' ? slot->row.size : 0);
     Py_XDECREF(memory), Py_XDECREF(pointer), Py_XDECREF(dict);
     return fits;
 }
 
-static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot *slot, const Plan *plan) {
-    PyObject *dtype = slot->row.accepts + 1 ? get(kind, DTYPE, value, n_dtype) : NULL, *data;
+static bool read_cupy(View *view, PyObject *value, const Known *kind, const Row *row, const Plan *plan) {
+    PyObject *dtype = row->accepts + 1 ? get(kind, DTYPE, value, n_dtype) : NULL, *data;
     Known *place;
     int what = dtype ? what_is(dtype, &place) : 0;
     uint64_t device = (uint64_t)plan->ordinal, axes = 0;
     Py_XDECREF(dtype);
     view->element = what >= 256 ? what - 256 : UNKNOWN;
-    bool is_c = is_it(get(kind, C_CONTIGUOUS, value, n__c_contiguous), Py_True), is_exact = slot->row.flags & IS_EXACT;
+    bool is_c = is_it(get(kind, C_CONTIGUOUS, value, n__c_contiguous), Py_True), is_exact = row->flags & IS_EXACT;
     view->layout = is_c ? 'C' : is_it(PyObject_GetAttr(value, n__f_contiguous), Py_True) ? 'F' : 'A';
     data = get(kind, DATA, value, n_data);
     bool is_read = plan->is_alone || (word_of(get(kind, DEVICE, data, n_device_id), &device) && device == (uint64_t)plan->ordinal);
     is_read = is_read && word_of(get(kind, ADDRESS, data, n_ptr), &view->address);
     Py_XDECREF(data);
-    if (is_read && is_exact && is_c && slot->row.axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
+    if (is_read && is_exact && is_c && row->axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
         word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* cheaper than `shape`, which CuPy builds at each access */
-        return view->axes = 1, settle_layout(view, slot->row.size, false), true;
-    return is_read && (!is_exact || read_axes(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? slot->row.size : 0));
+        return view->axes = 1, settle_layout(view, row->size, false), true;
+    return is_read && (!is_exact || read_axes(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? row->size : 0));
 }
 
 /* Read a tensor through DLPack's C exchange API (PyTorch), which does not report a lazy negation or conjugation. */
@@ -332,7 +332,7 @@ static bool read_exchange(View *view, PyObject *value, const Plan *plan, const K
 }
 
 /* Read `__cuda_array_interface__`, which must be exactly a dict. */
-static bool read_interface(View *view, PyObject *value, const Known *type, const Slot *slot, Launch *launch) {
+static bool read_interface(View *view, PyObject *value, const Known *type, const Row *row, Launch *launch) {
     enum { MASK, TYPE, DATA, SHAPE, STRIDES, STREAM, ITEMS };
     PyObject *names[] = {n_mask, n_typestr, n_data, n_shape, n_strides, n_stream}, *item[ITEMS] = {NULL};
     PyObject *interface = PyObject_GetAttr(value, n___cuda_array_interface__);
@@ -353,7 +353,7 @@ static bool read_interface(View *view, PyObject *value, const Known *type, const
         is_read = view->element != UNKNOWN && PyBool_Check(readonly) &&
                   address_of_any(Py_NewRef(PyTuple_GetItem(item[DATA], 0)), launch->plan, &view->address) &&
                   axes_of(Py_XNewRef(item[SHAPE]), view->shape, &view->axes) &&
-                  (item[STREAM] ? !(slot->row.flags & WAITS_ON_HOST) && word_of(Py_NewRef(item[STREAM]), &producer) && joins(launch, producer)
+                  (item[STREAM] ? !(row->flags & WAITS_ON_HOST) && word_of(Py_NewRef(item[STREAM]), &producer) && joins(launch, producer)
                                 : !type->parts[HAS_DLPACK].get || PyDict_Contains(interface, n_stream)) &&
                   (!item[STRIDES] || (axes_of(Py_NewRef(item[STRIDES]), view->strides, &count) && count == view->axes));
     }
@@ -383,20 +383,21 @@ static bool read_exporter(View *view, PyObject *value, const Known *type, Launch
 }
 
 static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
+    const Row *row = &slot->row;
     View view;  /* 430 bytes: not cleared, since most arguments use few of them */
     const Plan *plan = launch->plan;
     Known *type;
     int what = what_is(Py_TYPE(value), &type);
-    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false, is_described = true;
-    view.element = view.axes = UNKNOWN, view.layout = slot->row.layout, view.is_readonly = view.is_strided = false;
+    bool is_exact = row->flags & IS_EXACT, is_const = row->flags & IS_CONST, is_read = false, is_described = true;
+    view.element = view.axes = UNKNOWN, view.is_readonly = view.is_strided = false;
     PyObject *number = NULL;  /* an object that converts to an address */
     switch (what) {
-    case 'C': is_read = read_cupy(&view, value, type, slot, plan), launch->cupy = type; break;
+    case 'C': is_read = read_cupy(&view, value, type, row, plan), launch->cupy = type; break;
     case 'T':
         is_read = (!launch->tensor || launch->tensor->more == type->more) && read_exchange(&view, value, plan, type);
         launch->tensor = type;
         break;
-    case 'I': is_read = read_interface(&view, value, type, slot, launch); break;
+    case 'I': is_read = read_interface(&view, value, type, row, launch); break;
     case 'D': is_read = !is_exact && read_exporter(&view, value, type, launch); break;
     case 'N': is_read = read_numba(&view, value, type, slot, launch), is_described = false; break;
     case 'P': number = get(type, VALUE, value, n_value); break;
@@ -406,28 +407,26 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     }
     if (number)
         is_read = address_of_any(number, plan, &view.address) && !is_exact && (what != 'H' || view.address), is_described = false;
-    if (!is_read || view.address & slot->row.alignment_mask)
+    if (!is_read || view.address & row->alignment_mask)
         return false;
     if (is_described) {
-        bool fits = !(slot->row.accepts + 1) || (view.element != UNKNOWN && slot->row.accepts >> view.element & 1);
-        if (is_exact)
-            fits &= view.is_readonly == is_const && view.axes == slot->row.axes && slot->row.layout != 'F' &&
-                    (slot->row.layout == 'C') == (view.layout == 'C') && !(view.is_strided && slot->row.flags & IS_PLAIN);
-        else
-            fits &= (is_const || !view.is_readonly) && (view.layout != 'A' || slot->row.flags & IS_STRIDED);
+        bool fits = !(row->accepts + 1) || (view.element != UNKNOWN && row->accepts >> view.element & 1);
+        fits &= is_exact ? view.is_readonly == is_const && view.axes == row->axes && !(view.is_strided && row->flags & IS_PLAIN) &&
+                               (row->flags & IS_STRIDED || (row->layout == 'C') == (view.layout == 'C'))
+                         : (is_const || !view.is_readonly) && (view.layout != 'A' || row->flags & IS_STRIDED);
         if (!fits)
             return false;
     }
     if (!is_exact)
-        return memcpy(launch->buffer + slot->row.offset, &view.address, 8);
-    view.zero = 0, view.items = 1, view.item_bytes = slot->row.size;
+        return memcpy(launch->buffer + row->offset, &view.address, 8);
+    view.zero = 0, view.items = 1, view.item_bytes = row->size;
     for (int axis = 0; axis < view.axes; axis++) {
         view.items *= view.shape[axis];
-        if (slot->row.flags & COUNTS_ITEMS)
+        if (row->flags & COUNTS_ITEMS)
             view.steps[axis] = view.strides[axis] / view.item_bytes;
     }
-    for (int each = 0; each < slot->row.field_count; each++)
-        memcpy(launch->buffer + slot->row.fields[each].offset, (char *)&view + slot->row.fields[each].view_offset, 8);
+    for (int each = 0; each < row->field_count; each++)
+        memcpy(launch->buffer + row->fields[each].offset, (char *)&view + row->fields[each].view_offset, 8);
     return true;
 }
 

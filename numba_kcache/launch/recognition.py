@@ -28,7 +28,7 @@ _ANYTHING = 2**32 - 1  # the mask of elements for a pointer to any type
 
 # flags of a `Row` in native.c
 _CONST = 1  # a pointer takes read-only memory too; an array of a Numba type must be read-only
-_STRIDED = 2  # a pointer takes memory with any strides
+_STRIDED = 2  # a pointer takes memory with any strides, an array any layout
 _EXACT = 4  # an array of a Numba type: elements, number of axes and layout must be those of the type
 _PLAIN = 8  # an array whose array interface states strides is refused
 _COUNTS_ITEMS = 16  # the array's strides in items are among its parameters
@@ -128,13 +128,13 @@ def _rows(launcher: Launcher, slots: Sequence[Any]) -> Iterable[tuple[bytes, Any
             flags |= (_COUNTS_ITEMS if ("e", 0) in slot.fields else 0) | (
                 _WAITS_ON_HOST if launcher.waits_on_host else 0
             )
-            layout = slot.layout if slot.layout in slot.others else "F"  # "F" refuses all arrays of other libraries
+            flags |= _STRIDED if "F" in slot.others else 0
             element = ELEMENTS.index(slot.element) if slot.element else 0
-            accepts = 1 << element if slot.element else 0
+            accepts = 1 << element if slot.element and slot.layout in slot.others else 0
             if len(fields) > _MOST_FIELDS:
                 return
             yield (
-                _row("a", element, size=slot.item_bytes, flags=flags, axes=slot.axes, layout=layout,
+                _row("a", element, size=slot.item_bytes, flags=flags, axes=slot.axes, layout=slot.layout,
                      accepts=accepts, fields=fields), None, None,
             )  # fmt: skip
         elif slot.form == "number":
@@ -217,7 +217,7 @@ def _register_numba_type(plan: Any, launcher: Launcher, position: int, slot: Any
         return
     fits = launcher.strided or numba_type.layout in "CF"
     if slot.form == "array":
-        fits = slot.kind == numba_type
+        fits = slot.takes(numba_type)
     if fits and len(_held) < 20_000:
         _held[id(numba_type)] = numba_type
         native.fits(plan, position, numba_type)

@@ -14,7 +14,7 @@ import pytest
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
 from numba_kcache.explanation.diff import diff, kind_of
 from numba_kcache.explanation.history import KINDS
-from numba_kcache.frontends.numba import definition as python_function
+from numba_kcache.frontends.numba import fingerprint as python_function
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS

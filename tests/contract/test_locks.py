@@ -55,7 +55,7 @@ COVERED = {
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
     "store/locks.py start_new_thread": "gives the parent's signs of life",
-    "frontends/numba/forms.py cached_property": "of an object that one call makes and no other thread sees",
+    "frontends/numba/fingerprint.py cached_property": "of an object that one call makes and no other thread sees",
     "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
     "adapters/turn.py Thread": "is listed by its process: a child starts its own",

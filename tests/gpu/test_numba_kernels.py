@@ -207,6 +207,65 @@ def test_results_are_numbas_bit_for_bit(tmp_path: Path) -> None:
     assert warm["hits"] == cold["misses"] >= cold["cases"] - 9  # cases that share a signature
 
 
+GIVEN = r"""
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from numba import cuda
+from numba_kcache import KernelCache, cached_kernel
+
+cache = KernelCache(sys.argv[1])
+SIGNATURES = "void(float64[:,:], int32, float32, float64[:,:])", [
+    "void(float64[:,:], int32, float32, float64[:,:])", "void(float32[:,:], int32, float32, float32[:,:])",
+    "void(float64[:,::1], int64, float64, float64[:,::1])",
+]
+
+def body(x, shift, factor, out):
+    i, j = cuda.grid(2)
+    if i < out.shape[0] and j < out.shape[1]:
+        out[i, j] = x[i, j] * factor + shift + 10 * i
+
+class Foreign:
+    def __init__(self, array):
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+random, differ, launches = np.random.default_rng(1), [], 0
+for given in SIGNATURES:
+    own, ours = cuda.jit(given)(body), cached_kernel(cuda.jit(given)(body), cache=cache)
+    for element in ("f8", "f4") if type(given) is list else ("f8",):
+        host = random.random((40, 30)).astype(element)
+        whole = cuda.to_device(host)
+        inputs = {"C": whole, "F": cuda.to_device(np.asfortranarray(host)), "A": whole[::2, 1:9],
+                  "interface": Foreign(whole)}
+        for name, x in inputs.items():
+            for shift, factor in ((3, 2.5), (np.int64(-4), np.float32(0.1)), (np.int16(7), 2), (2**31 + 5, 1e300)):
+                wanted, shape = None, x.__cuda_array_interface__["shape"]
+                for kernel in own, ours, ours, ours:
+                    out = cuda.to_device(np.zeros(shape, element))
+                    try:
+                        kernel[(4, 4), (16, 16)](x, shift, factor, out)
+                        found = out.copy_to_host().tobytes()
+                    except Exception as error:
+                        found = f"{type(error).__name__}: {error}"
+                    if kernel is own:
+                        wanted = found
+                    elif found != wanted:
+                        differ.append([str(given), element, name, str(shift), str(factor)])
+                    launches += 1
+print(json.dumps({"differ": differ, "launches": launches, **cache.info("process").to_dict()}))
+"""
+
+
+def test_kernels_with_given_signatures_are_numbas_bit_for_bit(tmp_path: Path) -> None:
+    """Arrays of every layout, numbers that are converted or do not fit, one signature and several: cold and warm."""
+    cold, warm = json.loads(child(GIVEN, tmp_path)), json.loads(child(GIVEN, tmp_path))
+
+    assert cold["differ"] == warm["differ"] == []
+    assert cold["launches"] == warm["launches"] == 192
+    assert (cold["hits"], warm["misses"]) == (1, 0)  # the first signature of both kernels is the same
+    assert warm["hits"] == cold["hits"] + cold["misses"]
+
+
 DEBUG = r"""
 import sys, warnings
 warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import numba_server
+from tests.support import numba_server, signature_programs
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 from tests.support.numba_programs import (
     AHEAD,
@@ -187,3 +187,16 @@ def test_numpy_too_new_for_numba_says_so(tmp_path: Path) -> None:
 
     assert said.startswith("ToolchainMissingError")
     assert "numpy<2.5" in said
+
+
+@pytest.mark.parametrize("of", ["numba", "mlir"])
+def test_given_signatures_are_chosen_and_filled_as_by_numba(tmp_path: Path, of: str) -> None:
+    """Every signature with every argument: the same kernel, the same bytes, the same error as its own dispatcher, in
+    either order; numbers that numba-cuda-mlir's launcher misreads arrive, or are refused."""
+    pytest.importorskip("numba_cuda_mlir" if of == "mlir" else "numba.cuda")
+    env = surroundings(tmp_path / "log")
+    (tmp_path / "log").touch()
+
+    said = numba_server.output(["-c", signature_programs.PROGRAM, str(tmp_path / "cache"), of], env, of=of)
+
+    assert said.splitlines() == ["True"]

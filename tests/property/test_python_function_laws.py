@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from numba_kcache.frontends.numba.definition import Fingerprint, fingerprint
-from numba_kcache.frontends.numba.forms import Trust, value_form
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, Trust, fingerprint, value_form
 from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 from numba_kcache.keys import encode
 

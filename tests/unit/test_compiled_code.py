@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from numba_kcache.frontends.numba.compiled_code import is_plain
-from numba_kcache.frontends.numba.forms import Refused
+from numba_kcache.frontends.numba.fingerprint import Refused
 
 
 class Kind:

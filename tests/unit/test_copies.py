@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.numba import forms
+from numba_kcache.frontends.numba import fingerprint
 from numba_kcache.frontends.numba.copies import copied
 
 FACTOR: Any = None
@@ -36,11 +36,11 @@ class Meanwhile:
 @pytest.fixture
 def factor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meanwhile]:
     """The global of the function: a stand-in."""
-    forms.standing.add(Meanwhile)
+    fingerprint.standing.add(Meanwhile)
     found = Meanwhile()
     monkeypatch.setitem(globals(), "FACTOR", found)
     yield found
-    forms.standing.discard(Meanwhile)
+    fingerprint.standing.discard(Meanwhile)
 
 
 def test_thread_copies_function_that_another_is_copying(factor: Meanwhile) -> None:

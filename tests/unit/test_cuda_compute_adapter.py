@@ -13,7 +13,7 @@ from numba_kcache import ToolchainMissingError
 from numba_kcache.adapters import cuda_compute
 from numba_kcache.adapters.compute_arguments import Unkeyed, dtype_form
 from numba_kcache.adapters.compute_operators import OPERATORS
-from numba_kcache.frontends.numba.definition import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, fingerprint
 
 FACTOR = 2
 

@@ -65,7 +65,7 @@ class Typed:
 
         def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
             return Counting(
-                loaded, name, parameters, flavour=MLIR, kinds=kinds, is_cast=False,
+                loaded, name, parameters, flavour=MLIR, kinds=kinds,
                 complete=lambda given: given + tuple(defaults[: len(kinds) - len(given)]),
                 otherwise=lambda config, given: self.refused.append(given), **options,
             )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.numba.definition import Fingerprint, fingerprint  # noqa: E402
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, fingerprint  # noqa: E402
 from numba_kcache.frontends.numba.mlir import MLIR as dialect  # noqa: E402
 
 pytestmark = pytest.mark.lane

@@ -13,7 +13,7 @@ from numba_kcache.model import LinkInput
 pytest.importorskip("numba_cuda_mlir")
 
 from numba_kcache.frontends.numba import toolkit_dirs
-from numba_kcache.frontends.numba.forms import Refused
+from numba_kcache.frontends.numba.fingerprint import Refused
 from numba_kcache.frontends.numba.mlir import MLIR
 
 

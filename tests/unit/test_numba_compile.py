@@ -19,7 +19,7 @@ from numba.cuda.core.errors import TypingError
 from numba_kcache.errors import CompileError, LinkError
 from numba_kcache.frontends.numba import Declared
 from numba_kcache.frontends.numba.compiled_code import assumed_device
-from numba_kcache.frontends.numba.definition import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, fingerprint
 from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.frontends.numba.llvm_compile import why_uncacheable
 from numba_kcache.model import Target, artifact_from_header, parse_target
@@ -454,7 +454,7 @@ def test_compiling_keeps_digests() -> None:
 import math, operator
 from numba import cuda, float32
 from numba_kcache.frontends.numba.llvm import NUMBA
-from numba_kcache.frontends.numba.definition import fingerprint
+from numba_kcache.frontends.numba.fingerprint import fingerprint
 from numba_kcache.model import Target
 from numba_kcache.frontends.numba import Declared
 from numba_kcache.frontends.numba.compiled_code import compile_kernel

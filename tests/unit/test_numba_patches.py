@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from numba_kcache.frontends.numba.definition import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, Uncapturable, fingerprint
 
 VALUE: Any = 1
 

@@ -224,7 +224,7 @@ exec({source!r}, space)
 from numba import float64
 from numba_kcache.frontends.numba.llvm import NUMBA as dialect
 from numba_kcache.frontends.numba.compiled_code import compile_kernel
-from numba_kcache.frontends.numba.definition import fingerprint
+from numba_kcache.frontends.numba.fingerprint import fingerprint
 from numba_kcache.model import Target
 before = fingerprint(space["kernel"], dialect, with_lines=False)
 digest = getattr(before, "digest", None) or str(before)
@@ -285,7 +285,7 @@ def sub(a, b):
 '''
 exec(compile(library, sysconfig.get_path("purelib") + "/library.py", "exec"), {{"__name__": "library"}})
 import numba_kcache.frontends.numba.{row} as row
-from numba_kcache.frontends.numba.definition import fingerprint
+from numba_kcache.frontends.numba.fingerprint import fingerprint
 def by_attribute(x): x[0] = x.gain_kcache
 def by_operator(x): x[0] = (1.0, 2.0) - (3.0, 4.0)
 print(*(fingerprint(each, row.{flavour}, with_lines=False).digest for each in (by_attribute, by_operator)))

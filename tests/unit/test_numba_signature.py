@@ -13,7 +13,7 @@ from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.frontends.numba.definition import signature_component
-from numba_kcache.frontends.numba.forms import Refused
+from numba_kcache.frontends.numba.fingerprint import Refused
 from numba_kcache.frontends.numba.llvm import NUMBA as dialect
 from numba_kcache.keys import Component
 

@@ -18,9 +18,15 @@ import pytest
 from numba import cuda, float32, types
 from numba.cuda.extending import overload
 
-from numba_kcache.frontends.numba import forms
-from numba_kcache.frontends.numba.definition import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.forms import Read, code_form, outer_reads
+from numba_kcache.frontends.numba import fingerprint as python_fingerprint
+from numba_kcache.frontends.numba.fingerprint import (
+    Fingerprint,
+    Read,
+    Uncapturable,
+    code_form,
+    fingerprint,
+    outer_reads,
+)
 from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 from numba_kcache.keys import Plain
 from tests.support.compiling import said_by_each
@@ -607,7 +613,7 @@ def test_reading_loads_no_compiler() -> None:
     script = """
 import sys
 from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
-from numba_kcache.frontends.numba.definition import fingerprint
+from numba_kcache.frontends.numba.fingerprint import fingerprint
 def plain(x): return x
 fingerprint(plain, numba_dialect, with_lines=False)
 assert not [name for name in sys.modules if name.split('.')[0] in ('numba', 'numpy', 'llvmlite', 'cuda')]
@@ -1016,7 +1022,7 @@ def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: py
         seen.append(code.co_qualname)
         return code_form(code, with_lines=with_lines)
 
-    monkeypatch.setattr(forms, "code_form", counting)
+    monkeypatch.setattr(python_fingerprint, "code_form", counting)
     with imported(tmp_path, {**program, "kernels": kernel}) as module:
         digests = [fingerprint(module.kernel, numba_dialect, with_lines=False).digest for _ in range(3)]  # type: ignore[union-attr]
         assert (len(seen), len(set(digests))) == (13, 1)
@@ -1029,7 +1035,7 @@ def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: py
 
 def test_memory_of_a_function_goes_with_it() -> None:
     """In a program that keeps making kernels, memory for functions that are gone is freed."""
-    before = len(forms.readings)
+    before = len(python_fingerprint.readings)
     for n in range(50):
         space: dict[str, Any] = {}
         exec(f"def kernel(x):\n    x[0] = {n}\n", space)
@@ -1037,7 +1043,7 @@ def test_memory_of_a_function_goes_with_it() -> None:
     del space
     gc.collect()
 
-    assert len(forms.readings) <= before
+    assert len(python_fingerprint.readings) <= before
 
 
 def test_module_that_is_imported_lazily_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1051,7 +1057,7 @@ def test_module_that_is_imported_lazily_is_followed(monkeypatch: pytest.MonkeyPa
 
     import math
 
-    from numba_kcache.frontends.numba import definition as module
+    from numba_kcache.frontends.numba import fingerprint as module
 
     monkeypatch.setattr(module, "_LAZY", Lazy)
     code = compile("def f(x):\n    return math.sqrt(x)\n", "<test>", "exec")

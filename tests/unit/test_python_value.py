@@ -20,8 +20,7 @@ import pytest
 from numba import cuda
 from numba.cuda import libdevice
 
-from numba_kcache.frontends.numba.definition import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.forms import Trust, value_form
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, Trust, Uncapturable, fingerprint, value_form
 from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 
 TRUST = Trust(numba_dialect.packages)

@@ -10,8 +10,8 @@ Method      numba-cuda-mlir contains a copy of numba-cuda's front end. `Flavour`
             share; the modules llvm and mlir have the row of each, and what only one has. Undocumented names are probed
             when they are first used. A setting counts by its value in Numba's configuration, which has defaults and
             what the program set; an environment variable that is not in it, by its text.
-Not here    Reading values that are not of the compiler (forms). A module whose full name contains `numba.cuda`: the
-            import hook of numba-cuda answers for all such names.
+Not here    Reading values that are not of the compiler (fingerprint). A module whose full name contains `numba.cuda`:
+            the import hook of numba-cuda answers for all such names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...keys import Component, Plain
 from ...launch import is_c_contiguous
 from ...model import NamedTuple
 from ...settings import variables_starting, working_directory
-from .forms import AlwaysRefused, Refused, RefusedByName, Trust, value_form
+from .fingerprint import AlwaysRefused, Refused, RefusedByName, Trust, check_texts, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
@@ -115,6 +115,9 @@ CODE_MODULES = (
 )  # fmt: skip
 """Modules of `Flavour.code_modules` that both Numbas have in their `home`."""
 
+STATEFUL = "api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init"
+"""Modules of `Flavour.stateful` that both have there."""
+
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -133,55 +136,6 @@ _PARTS = {
     functools._lru_cache_wrapper: "__wrapped__",
 }  # fmt: skip
 """The attribute with the function inside an object that a module or class may have in its place."""
-
-
-def replaced(modules: Iterable[str], named: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
-    """List what replaces a function or class in those of these modules that are loaded, with its full name: a Python
-    function, or an object that cannot be read.
-
-    Raises:
-        RefusedByName: A name in one of the modules `named` is that of another object of the compiler. It reads these
-            names when it fills its registries, so that its code depends on the time of its first compile.
-    """
-    found, known_files = list[tuple[str, Any]](), dict[str, bool]()
-    tops = {each.partition(".")[0] for each in trust.packages} | _OTHERS
-    own_folders = (*trust.folders, "<frozen ", _OWN)
-    for own in (*modules, *named):
-        module = sys.modules.get(own)
-        known = _sound.get(own)
-        if module is None or (known and known[0][0] is module.__dict__ and all([*a.values()] == b for a, b in known)):
-            continue
-        types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
-        spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
-        here = list[tuple[str, Any]]()
-        is_named = own in named
-        for dotted, space in spaces:
-            for name, value in space.items():  # over a thousand: no call of a function of this package for each
-                if is_named:
-                    path = f"{dotted}.{name}"[len(own) + 1 :]
-                    its_own = getattr(value, "__qualname__", path)
-                    home = its_own != path and sys.modules.get(value.__module__)
-                    if home and hasattr(home, path.partition(".")[0]) and _at(home, its_own) is value:
-                        raise RefusedByName(f"it is {its_own} in this program", f"{own}.{path}")
-                    continue
-                part = _PARTS.get(type(value))
-                function = value if part is None else getattr(value, part)
-                if type(function) is not FunctionType:
-                    owner = value if isinstance(value, type) else type(value)
-                    if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
-                        here.append((f"{dotted}.{name}", value))
-                    continue
-                path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
-                file = home if path[:1] == "<" else path  # generated code is in no file
-                if file not in known_files:
-                    is_own = path.startswith(own_folders) or home.startswith("namedtuple_")
-                    known_files[file] = is_own or _is_trusted(function, trust)
-                if not known_files[file]:
-                    here.append((f"{dotted}.{name}", function if type(value) in _READABLE else value))
-        found += here
-        if not here:
-            _sound[own] = [(space, [*space.values()]) for _dotted, space in spaces]
-    return found
 
 
 def _at(module: Any, path: str) -> Any:
@@ -611,6 +565,7 @@ class Flavour(Registries):
         links_itself: Whether it compiles linked CUDA C++ itself: without the text's own folder, and with line tables if
             the kernel has them.
         is_complex_whole: Whether a complex number is one parameter.
+        is_misreading: Whether its own launch takes a number of another type for one of the parameter's.
         array_slot: The class of slots of arrays, if it has its own.
         name, hint: Its distribution, and how to install it.
         oldest: The first version that has every part; later ones are supported if they have them.
@@ -647,8 +602,7 @@ class Flavour(Registries):
     device_readers: tuple[Reference, ...]
     array_codes: tuple[str, ...]
     array_letters: str
-    links_itself = False
-    is_complex_whole = False
+    links_itself = is_complex_whole = is_misreading = False
     array_slot: Any = None
     name: str
     hint: str
@@ -718,6 +672,56 @@ class Flavour(Registries):
         """The layout of an array of another library."""
         return "C" if is_c_contiguous(memory) else "A"
 
+    def replaced(self, trust: Trust) -> list[tuple[str, Any]]:
+        """List what replaces a function or class in those of its `code_modules` that are loaded, with its full name: a
+        Python function, or an object that cannot be read.
+
+        Raises:
+            RefusedByName: A name in one of its `named_modules` is that of another object of the compiler. It reads
+                these names when it fills its registries: its code depends on the time of its first compile.
+        """
+        found, known_files = list[tuple[str, Any]](), dict[str, bool]()
+        tops = {each.partition(".")[0] for each in trust.packages} | _OTHERS
+        own_folders = (*trust.folders, "<frozen ", _OWN)
+        for own in (*self.code_modules, *self.named_modules):
+            module = sys.modules.get(own)
+            known = _sound.get(own)
+            if module is None or (
+                known and known[0][0] is module.__dict__ and all([*a.values()] == b for a, b in known)
+            ):
+                continue
+            types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
+            spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
+            here = list[tuple[str, Any]]()
+            is_named = own in self.named_modules
+            for dotted, space in spaces:
+                for name, value in space.items():  # over a thousand: no call of a function of this package for each
+                    if is_named:
+                        path = f"{dotted}.{name}"[len(own) + 1 :]
+                        its_own = getattr(value, "__qualname__", path)
+                        home = its_own != path and sys.modules.get(value.__module__)
+                        if home and hasattr(home, path.partition(".")[0]) and _at(home, its_own) is value:
+                            raise RefusedByName(f"it is {its_own} in this program", f"{own}.{path}")
+                        continue
+                    part = _PARTS.get(type(value))
+                    function = value if part is None else getattr(value, part)
+                    if type(function) is not FunctionType:
+                        owner = value if isinstance(value, type) else type(value)
+                        if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
+                            here.append((f"{dotted}.{name}", value))
+                        continue
+                    path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
+                    file = home if path[:1] == "<" else path  # generated code is in no file
+                    if file not in known_files:
+                        is_own = path.startswith(own_folders) or home.startswith("namedtuple_")
+                        known_files[file] = is_own or _is_trusted(function, trust)
+                    if not known_files[file]:
+                        here.append((f"{dotted}.{name}", function if type(value) in _READABLE else value))
+            found += here
+            if not here:
+                _sound[own] = [(space, [*space.values()]) for _dotted, space in spaces]
+        return found
+
     def setting(self, name: str) -> Any:
         """The value of a setting; None while its module is not loaded."""
         return loaded(self.config, name)
@@ -739,8 +743,6 @@ class Flavour(Registries):
         texts, own = [each for each in links if each.kind == "cu"], self.linked_runtime()
         if not texts and own is None:
             return None
-        from .objects import check_texts
-
         has_lines = has_lines and self.links_itself
         if not check_texts(texts) and own is None and not has_lines:
             return None

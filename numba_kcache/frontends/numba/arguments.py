@@ -37,7 +37,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
@@ -54,11 +54,10 @@ from ...launch import (
     bindings,
     device_elsewhere,
     done,
-    is_c_contiguous,
     is_exported,
     stream_identity,
 )
-from ...launch.launcher import Launcher, LoadedKernel, memory_of
+from ...launch.launcher import Launcher, LoadedKernel, ValueSlot, memory_of
 from ...model import SCALAR_SIZES, Parameter
 from . import Flavour, surface
 
@@ -71,7 +70,8 @@ class ArraySlot(Slot):
     """The slot of an array.
 
     Attributes:
-        others: Layouts of other libraries' arrays that are accepted for this type.
+        others: Layouts of other libraries' arrays that are accepted for this type. With "F" among them, an array of
+            any layout is accepted.
 
     Args:
         kind: The Numba type, as a device array of Numba has it in `_numba_type_`. Its layout is `"C"`, `"F"`, or `"A"`
@@ -95,6 +95,7 @@ class ArraySlot(Slot):
         )
         self._pick, self._counts_items = pick, "e" in passed_as
         self.launcher: Any = None
+        self.flavour: Any = None
 
     def settle(self, value: Any, call: Call) -> tuple[int, ...]:
         """Check one argument; see `Settle`.
@@ -112,10 +113,14 @@ class ArraySlot(Slot):
         """
         if type(value) is not self.own:
             return None
-        if not (value._numba_type_ is self.kind or value._numba_type_ == self.kind):
+        if value._numba_type_ is not self.kind and not self.takes(value._numba_type_):
             raise OtherTypes
         address = value.gpu_data.device_ctypes_pointer.value or 0
         return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
+
+    def takes(self, kind: Any) -> bool:
+        """Check whether arrays of a Numba type are of this slot's."""
+        return bool(kind == self.kind or ("F" in self.others and is_array_of(kind, self.kind)))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
         """The parameters of an array of this type; its strides may be None if they are not among the parameters."""
@@ -123,8 +128,8 @@ class ArraySlot(Slot):
         steps = [step // size for step in strides] if self._counts_items else ()
         return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
 
-    def _of_others(self, value: Any, call: Call) -> Memory:
-        """The memory of an array of another library."""
+    def memory_of_other(self, value: Any, call: Call) -> Memory | None:
+        """The memory of an array of another library; None if only the Numba can pass it."""
         try:
             memory = None if getattr(value, "__cuda_ndarray__", False) else memory_of(value)
         except Unfit:
@@ -135,21 +140,33 @@ class ArraySlot(Slot):
             if borrowed := borrowed_of(value, call.handle):
                 memory = borrowed[0]
                 call.borrowed.append(borrowed[1])
+        return memory
+
+    def _of_others(self, value: Any, call: Call) -> Memory:
+        memory = self.memory_of_other(value, call)
         if memory is None or (memory.element or None, len(memory.shape)) != (self.element, self.axes):
             raise OtherTypes
-        module, is_packed, elsewhere = self.launcher.module, True, None
-        if memory.strides is not None or module.device_of is not None:
-            is_packed, elsewhere = is_c_contiguous(memory), device_elsewhere(module, memory)
-        is_of_type = memory.readonly == self.is_readonly and is_packed == (self.layout == "C") and self.layout != "F"
-        if not is_of_type or elsewhere is not None:
+        layout = self.flavour.layout_of(memory)
+        fits = (layout == self.layout or "F" in self.others) and memory.readonly == self.is_readonly
+        if not fits or device_elsewhere(self.launcher.module, memory) is not None:
             raise OtherTypes
-        if self.layout != "C":
-            return memory
-        strides: tuple[int, ...] = ()
-        step = self.item_bytes
-        for extent in reversed(memory.shape):
-            strides, step = (step, *strides), step * extent
+        strides = packed(memory.shape, self.item_bytes) if layout == "C" else memory.strides
         return tuple.__new__(Memory, (*memory[:4], strides, *memory[5:]))
+
+
+def packed(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
+    """Strides of an array in C order."""
+    strides: tuple[int, ...] = ()
+    for extent in reversed(shape):
+        strides, item_bytes = (item_bytes, *strides), item_bytes * extent
+    return strides
+
+
+def is_array_of(kind: Any, wanted: Any) -> bool:
+    """Check whether an array of one Numba type can be passed to code for another: for layout "A" in any layout."""
+    names = "dtype", "ndim", "mutable", "aligned"
+    is_like = all(getattr(kind, name) == getattr(wanted, name) for name in names)
+    return is_like and wanted.layout in (kind.layout, "A")
 
 
 class NumberSlot(Slot):
@@ -265,7 +282,7 @@ class TypedLauncher(Launcher):
         kinds: Types of the arguments.
         otherwise: Takes arguments of other types.
         complete: Adds the defaults of omitted arguments.
-        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
+        casts: For each argument, whether it is converted to its type, which the user wrote.
         more: As for `Launcher`.
     """
 
@@ -278,16 +295,23 @@ class TypedLauncher(Launcher):
         kinds: Sequence[Any],
         otherwise: Otherwise,
         complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
-        is_cast: bool = False,
+        casts: Sequence[bool] = (),
         **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
         self.flavour, self._kinds, self._otherwise = flavour, kinds, otherwise
-        self._complete, self._is_cast = complete, is_cast
+        self._complete, self._casts = complete, casts
 
     def make_slots(self) -> list[Slot]:
         """Make a slot for each argument, at the first launch."""
-        self.slots = slots = [slot_of(self.flavour, each, self, self._is_cast) for each in self._kinds]
+        slots: list[Any] = [slot_of(self.flavour, each, self) for each in self._kinds]
+        for position, (slot, is_cast) in enumerate(zip(slots, self._casts, strict=False), 1):
+            if is_cast and slot.form == "array" and slot.layout == "A":
+                slot.others = "CFA"
+            element = slot.element if is_cast and slot.form == "number" else ""
+            if element[:1] in ("i", "u", "f") and (self.flavour.is_misreading or element != "f2"):
+                slots[position - 1] = CastSlot(self, position, Parameter(0, SCALAR_SIZES[element], element))
+        self.slots = slots
         return slots
 
     def _slow(
@@ -411,7 +435,7 @@ def dtype_of(kind: Any) -> Any:
     return numpy.dtype(str(kind))
 
 
-def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = False) -> Slot:
+def slot_of(flavour: Flavour, kind: Any, launcher: Any = None) -> Slot:
     """Make the slot of an argument of one type.
 
     Raises:
@@ -425,8 +449,7 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
         element = next((code for code, each in types if each is kind.dtype), "")  # types are interned
         return _array_slot(flavour, kind, parts.DeviceNDArray, element, launcher)
     if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
-        slot = number_slot(CODES[dtype_of(kind).name])
-        return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
+        return number_slot(CODES[dtype_of(kind).name])
     other: Slot = flavour.other_slot(kind, launcher)
     return other
 
@@ -438,7 +461,7 @@ def _array_slot(flavour: Flavour, kind: Any, own: type, element: str, launcher: 
         is_date = type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
         size = 1 if "e" in letters and kind.layout != "C" and not is_date else int(parts.as_dtype(kind.dtype).itemsize)
     made = (flavour.array_slot or ArraySlot)(kind, own, element=element, item_bytes=size, passed_as=letters)
-    made.launcher = launcher
+    made.launcher, made.flavour = launcher, flavour
     return made
 
 
@@ -449,23 +472,47 @@ class SettledSlot(Slot):
         self.settle = settle
 
 
-def _cast_slot(exact: Slot, dtype: Any) -> Slot:
-    """The slot of a number that is converted to the type in the user's signature, if that preserves its value."""
-    numpy_class, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
-    least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
+class CastSlot(ValueSlot):
+    """The slot of a number that is converted to the type in a signature, if that preserves its value."""
 
-    def settle(value: Any, call: Call) -> tuple[Any, ...]:
+    def settle(self, value: Any, call: Call) -> Any:
+        """Check one argument; see `Settle`.
+
+        Raises:
+            OtherTypes: Numba converts it otherwise, or refuses it.
+            ArgumentError: The type cannot represent it, and the Numba's own launch would pass other bits.
+        """
+        import numpy
+
+        is_misread = self.launcher.flavour.is_misreading
         try:
-            number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
-            fits = letter not in "iu" or least <= number < beyond
-        except TypeError:
-            fits = False
-        if not fits:
-            raise ArgumentError(
-                f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
-                "convert it, or change the signature",
-            )  # fmt: skip
-        found: tuple[Any, ...] = exact.settle(numpy_class(number), call)
-        return found
+            if is_misread or isinstance(value, (int, float, numpy.integer, numpy.floating)):
+                number = super().settle(value, call)
+                return _half_bits(numpy.float16(number)) if self.code == "f2" else number
+        except ArgumentError:
+            if is_misread:
+                raise
+        raise OtherTypes
 
-    return SettledSlot(settle)
+
+def converts(flavour: Flavour, given: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Check whether a launcher converts arguments of these types to others as Numba does."""
+    parts = surface(flavour)
+    numbers = {parts.Integer: (parts.Integer, parts.Boolean), parts.Float: (parts.Integer, parts.Float, parts.Boolean)}
+
+    def fits(kind: Any, other: Any) -> bool:
+        are_arrays = type(kind) is type(other) is parts.Array
+        return is_array_of(kind, other) if are_arrays else kind == other or type(kind) in numbers.get(type(other), ())
+
+    return len(given) == len(wanted) and all(map(fits, given, wanted))
+
+
+def is_alone(flavour: Flavour, variant: Sequence[Any], others: Iterable[Sequence[Any]]) -> bool:
+    """Check whether arguments that can be converted to these types fit no other signature: of arrays by their elements
+    or axes, which nothing converts."""
+
+    def shape(kind: Any) -> Any:
+        return (kind.dtype, kind.ndim) if type(kind) is surface(flavour).Array else None
+
+    own = [*map(shape, variant)]
+    return all(each == variant or [*map(shape, each)] != own for each in others)

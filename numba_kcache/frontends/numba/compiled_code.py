@@ -37,7 +37,7 @@ from ...keys import Plain, sha256
 from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
 from . import Flavour, Registration, gathered, is_a, on_device, surface
-from .forms import Trust, unreplaced
+from .fingerprint import Trust, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""

@@ -14,7 +14,7 @@ import weakref
 from types import CellType, FunctionType
 from typing import Any
 
-from .forms import ORIGINAL, read_code, real_of, standing
+from .fingerprint import ORIGINAL, read_code, real_of, standing
 
 
 class _Namespace(dict[Any, Any]):

@@ -23,8 +23,7 @@ from ...launch import NUMPY_NAMES
 from ...store import json_of
 from .. import front_end
 from . import Flavour, surface
-from .definition import Reader
-from .forms import ABSENT, Refused, Trust, scalar_form
+from .fingerprint import ABSENT, Reader, Refused, Trust, scalar_form
 from .stand_in import CONFIG_FILE, HOMES, SCALARS, Facts, Home, facts_of, found_in, request_of
 
 _observed: dict[str, tuple[Request, bytes]] = {}

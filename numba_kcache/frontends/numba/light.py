@@ -26,7 +26,7 @@ from .. import Variant, front_end
 from . import Declared, Flavour, Registrations, surface
 from .arguments import LightType, Signature
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
-from .forms import Refused, Trust, standing
+from .fingerprint import Refused, Trust, standing
 from .stand_in import (
     HOMES,
     HOST,

@@ -23,10 +23,10 @@ from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_expo
 from ...launch.launcher import memory_of
 from ...model import LinkInput
 from .. import Variant
-from . import CODE_MODULES, Declared, External, Flavour, code_settings, is_a, loaded, surface
+from . import CODE_MODULES, STATEFUL, Declared, External, Flavour, code_settings, is_a, loaded, surface
 from .arguments import Signature, array_type
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .forms import OF_NUMPY, AlwaysRefused, Refused
+from .fingerprint import OF_NUMPY, AlwaysRefused, Refused
 
 HOME = "numba.cuda"
 
@@ -47,7 +47,7 @@ class LlvmFlavour(Flavour):
     kind, room = "numba", "llvm"
     packages = frozenset({"numba", HOME, "numba_cuda", "numpy", "llvmlite"})
     stateful = OF_NUMPY | {
-        *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
+        *(f"{HOME}.{name}" for name in STATEFUL),
         "numba.np.ufunc.parallel",
     }
     home = HOME
@@ -240,10 +240,6 @@ class NumbaDefinition(PythonDefinition):
             plain.get(type(each)) or _type_of_others(each) or typeof(each)
             for each in arguments
         ])  # fmt: skip
-
-    def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
-        """Check whether Numba's own launch is needed: it casts arguments to fixed signatures."""
-        return super().is_launched_by_dispatcher(known) or not getattr(self.thing, "_can_compile", True)
 
 
 class NumbaResolutions(PythonResolutions):

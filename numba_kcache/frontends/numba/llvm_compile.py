@@ -25,9 +25,8 @@ from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
 from . import home_folder, toolkit_dirs
 from .compiled_code import Code, compiler
-from .forms import Refused, Trust
+from .fingerprint import Refused, Trust, read_link
 from .llvm import DECORATOR_OPTIONS, NUMBA
-from .objects import read_link
 
 _internal_cache_state: list[Any] = [None]
 """The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of

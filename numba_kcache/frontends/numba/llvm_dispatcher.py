@@ -194,7 +194,11 @@ def _overload_class() -> Any:
 
         def __init__(self, overload: CachedOverload, artifact: Artifact, load: Callable[[], LoadedKernel]) -> None:
             self._name, self._entry_name = artifact.kernels[0].name, overload.entry_name
-            self._overload, self._artifact, self._load = overload, artifact, load
+            self._overload, self._load, target = overload, load, artifact.target
+            own = target.cc, (*target.cc, ""), (*target.cc, target.suffix)
+            self._cubin_cache = dict.fromkeys(own, ObjectCode.from_cubin(artifact.cubin, name=self._entry_name))
+            self._ptx_cache = {key: [artifact.ptx.decode()] for key in own} if artifact.ptx else {}
+            self._linkerinfo_cache = dict.fromkeys(own, artifact.log)
             self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
 
         def __getattr__(self, name: str) -> Any:
@@ -212,22 +216,6 @@ def _overload_class() -> Any:
                 loaded = self._load()
                 found = self._functions[ordinal] = loaded.numba_function, loaded
             return found
-
-        def get_cubin(self, cc: Any = None) -> Any:
-            if self._is_own(cc):
-                return ObjectCode.from_cubin(self._artifact.cubin, name=self._entry_name)
-            return super().get_cubin(cc)
-
-        def get_asm_strs(self, cc: Any = None) -> Any:
-            if self._is_own(cc) and self._artifact.ptx:
-                return [self._artifact.ptx.decode()]
-            return super().get_asm_strs(cc)
-
-        def get_linkerinfo(self, cc: Any) -> Any:
-            return self._artifact.log if self._is_own(cc) else super().get_linkerinfo(cc)
-
-        def _is_own(self, cc: Any) -> bool:
-            return tuple(self._ensure_cc(cc)[:2]) == self._artifact.target.cc
 
     return CachedOverload
 

@@ -26,11 +26,23 @@ from ...model import Choice, Target, choose_for_device, parse_target
 from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables
 from .. import Variant
-from . import CODE_MODULES, Declared, Extension, External, Flavour, code_settings, is_a, loaded, refuse, surface
+from . import (
+    CODE_MODULES,
+    STATEFUL,
+    Declared,
+    Extension,
+    External,
+    Flavour,
+    code_settings,
+    is_a,
+    loaded,
+    refuse,
+    surface,
+)
 from .arguments import Signature, TypedLauncher
 from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
-from .forms import OF_NUMPY, AlwaysRefused, Refused
-from .mlir_arguments import MlirArraySlot, array_type_of, other_codes, other_slot
+from .fingerprint import OF_NUMPY, AlwaysRefused, Refused
+from .mlir_arguments import MlirArraySlot, array_type_of, layout_of, other_codes, other_slot
 
 PACKAGE = "numba_cuda_mlir"
 
@@ -53,17 +65,13 @@ _BINDINGS, _OF_BINDINGS = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
 """The module of the metaclass of classes in MLIR's bindings, and the prefix of the names of their own modules."""
 
 
-_OWN = (f"{PACKAGE}.decorators",)
-"""Modules whose functions are used as values of options."""
-
-
 class MlirFlavour(Flavour):
     """numba-cuda-mlir, which lowers to MLIR."""
 
     kind = room = "mlir"
     packages = frozenset({PACKAGE, "numpy"})
     stateful = OF_NUMPY | {
-        *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
+        *(f"{HOME}.{name}" for name in STATEFUL),
         f"{PACKAGE}.tools", f"{PACKAGE}.runtime",
     }  # fmt: skip
     home = HOME
@@ -125,12 +133,13 @@ class MlirFlavour(Flavour):
     device_readers = ((f"{PACKAGE}.tools", "get_gpu_compute_capability"),)
     array_codes = ("u8", "u8", "i8")
     array_letters = "aa0se"  # of records the strides are in bytes
-    links_itself = is_complex_whole = True
+    links_itself = is_complex_whole = is_misreading = True
     name = "numba-cuda-mlir"
     hint = "pip install 'numba-kcache[mlir]', which has numba-cuda-mlir>=0.5.4"
     oldest = 0, 5, 4
 
     array_slot, other_codes, other_slot = MlirArraySlot, other_codes, other_slot
+    layout_of = staticmethod(layout_of)
 
     def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
         """The observed options of a kernel or device function, with given ones that change nothing else."""
@@ -141,15 +150,7 @@ class MlirFlavour(Flavour):
     def observed_options(self) -> dict[str, Any]:
         """The options of a kernel that is given none."""
         found = dict(_declare(_default, {}).targetoptions)
-        if callable(inline := found["inline"]):  # a text in version 0.5.4
-            found["inline"] = f"{inline.__module__}.{inline.__qualname__}"
-        return found
-
-    def layout_of(self, memory: Any) -> str:
-        """The layout of an array of another library: numba-cuda-mlir knows `"F"` too."""
-        from .mlir_arguments import layout_of
-
-        return layout_of(memory.shape, memory.strides, memory.item_bytes)
+        return {**found, "inline": _of_package(found["inline"])}
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], *, is_kernel: bool
@@ -163,10 +164,8 @@ class MlirFlavour(Flavour):
         """
         if not is_kernel:  # a device function's first compile sets these: the key is the same before and after it
             options |= {"device": True, "lto": False, "_lto_explicit": None}
-        inline = options.get("inline")
-        if callable(inline) and inline.__module__ in _OWN and loaded(inline.__module__, inline.__qualname__) is inline:
-            # The package's own default: its name says all, because the package's version is in the key.
-            options["inline"] = f"{inline.__module__}.{inline.__qualname__}"
+        if "inline" in options:
+            options["inline"] = _of_package(options["inline"])
         if options.get("experimental_ast_transforms"):
             raise AlwaysRefused("experimental_ast_transforms compiles its source text, which may run any code")
         uses_launch = loaded(DISPATCHERS, "_extensions_use_launch_config")
@@ -219,6 +218,12 @@ class MlirFlavour(Flavour):
 
 
 MLIR = MlirFlavour()
+
+
+def _of_package(inline: Any) -> Any:
+    """The name of the package's own default of an option, whose version is in the key; other values unchanged."""
+    home, name = f"{PACKAGE}.decorators", getattr(inline, "__qualname__", "")
+    return f"{home}.{name}" if callable(inline) and loaded(home, name) is inline else inline
 
 
 class _Linked:
@@ -276,7 +281,6 @@ class MlirDefinition(PythonDefinition):
 
     Attributes:
         asked: The target in the dispatcher's options; () for none.
-        is_bound: Whether it takes fixed signatures, to which arguments are cast.
     """
 
     kind = MLIR.kind
@@ -287,7 +291,6 @@ class MlirDefinition(PythonDefinition):
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
         super().__init__(thing, options)
         self.asked = _asked_targets(thing)
-        self.is_bound = not getattr(thing, "_can_compile", True)
         self.defaults: tuple[Any, ...] = self.function.__defaults__ or ()
         self._annotated: tuple[Any, ...] | None = None
 
@@ -310,8 +313,7 @@ class MlirDefinition(PythonDefinition):
         """Type the arguments; None if no signature fits, or an extension changes them before they are typed."""
         if self.declared.targetoptions.get("extensions"):
             return None
-        types: Any = super().variant(arguments)
-        return _signature_for(self.thing, types) if self.is_bound else types
+        return super().variant(arguments)
 
     def types_of(self, arguments: Sequence[Any]) -> Signature:
         """Type the arguments of a launch as numba-cuda-mlir does; arrays that it does not know, by their memory."""
@@ -337,10 +339,16 @@ class MlirDefinition(PythonDefinition):
 
     # -- launches -----------------------------------------------------------------------------------
 
-    @property
-    def is_cast(self) -> Any:
-        """Whether numbers are converted to the types of a signature that the user wrote."""
-        return self.is_bound or bool(self.annotated)
+    def chosen(self, fixed: Sequence[Signature], types: Any) -> Variant:
+        """The signature for these types; None if the dispatcher has to report the error."""
+        like = [each for each in fixed if all(map(self.thing._can_reuse_overload, each, types))]
+        best = like[:1] or self.thing._resolve_overload(types, allow_unsafe=True)[0]
+        return Signature(best[0]) if len(best) == 1 else None
+
+    def casts(self, variant: Any) -> Sequence[bool]:
+        """Tell for each argument whether it is converted to its type: that of its annotation, or of a signature."""
+        pairs = zip(super().casts(variant), (*self.annotated, *[None] * len(variant)), strict=False)
+        return [is_cast or annotated is not None for is_cast, annotated in pairs]
 
     def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
         """Check whether the dispatcher's launch is needed: it sets up what callbacks need."""
@@ -393,14 +401,6 @@ def _annotation(function: Any, name: str) -> Any:
         return parts.to_numba_type(given)
     except (TypeError, NotImplementedError):  # as numba-cuda-mlir does: no type
         return None
-
-
-def _signature_for(dispatcher: Any, types: Signature) -> Variant:
-    """The one signature of a dispatcher that fits these types; None if the dispatcher has to report the error."""
-    if types in dispatcher.overloads:
-        return types
-    best, _has_any = dispatcher._resolve_overload(types, allow_unsafe=True)
-    return Signature(best[0]) if len(best) == 1 else None
 
 
 def _asked_targets(thing: Any) -> tuple[Target, ...]:

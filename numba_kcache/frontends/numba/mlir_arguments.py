@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch import Call, Memory, Slot, Unfit, device_elsewhere, is_exported
+from ...launch import Call, Memory, Slot, Unfit, is_exported
 from ...launch.launcher import memory_of
 from . import Flavour, surface
-from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, array_type, codes_of, slot_of
+from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, array_type, codes_of, packed, slot_of
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
@@ -23,8 +23,7 @@ def array_type_of(flavour: Flavour, value: Any) -> Any:
     if found is None:
         return None
     memory = found[0]
-    layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
-    return array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
+    return array_type(flavour, memory.element or "", len(memory.shape), layout_of(memory), memory.readonly)
 
 
 def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
@@ -54,20 +53,12 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
     return None if found is None or found[0].element not in TYPE_NAMES else found
 
 
-def layout_of(shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int) -> str:
-    """The layout of an array of another library."""
-    if strides is None or not shape or tuple(strides) == _packed(shape, item_bytes):
+def layout_of(memory: Memory) -> str:
+    """The layout of an array of another library: numba-cuda-mlir knows `"F"` too."""
+    shape, strides, item_bytes = memory.shape, memory.strides, memory.item_bytes
+    if strides is None or not shape or tuple(strides) == packed(shape, item_bytes):
         return "C"
-    return "F" if tuple(strides) == _packed(shape[::-1], item_bytes)[::-1] else "A"
-
-
-def _packed(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
-    """Strides of a C-contiguous array."""
-    found, step = [], item_bytes
-    for extent in reversed(shape):
-        found.append(step)
-        step *= extent
-    return tuple(reversed(found))
+    return "F" if tuple(strides) == packed(shape[::-1], item_bytes)[::-1] else "A"
 
 
 # -- slots -----------------------------------------------------------------------------------------------------------
@@ -78,21 +69,12 @@ class MlirArraySlot(ArraySlot):
 
     others = "C"  # in "F" or "A" order, an array of another library has another type
 
-    def _of_others(self, value: Any, call: Call) -> Memory:
-        found = _memory_of(value, call)
-        if found is None:  # one of the host, which only numba-cuda-mlir copies
-            raise OtherTypes
-        memory, keeper = found
-        layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
-        described = memory.element, len(memory.shape), layout, memory.readonly
-        is_of_type = described == (self.element, self.axes, self.layout, self.is_readonly)
-        if not is_of_type or device_elsewhere(self.launcher.module, memory) is not None:
-            raise OtherTypes
+    def memory_of_other(self, value: Any, call: Call) -> Memory | None:
+        """The memory of an array of another library; None for one of the host, which only numba-cuda-mlir copies."""
+        memory, keeper = _memory_of(value, call) or (None, None)
         if keeper is not None:
             call.borrowed.append(keeper)
-        if memory.strides is not None:
-            return memory
-        return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
+        return memory
 
 
 # -- other arguments ---------------------------------------------------------------------------------------------

@@ -18,16 +18,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from ...engine import RunsUncached
 from ...errors import ArgumentError, KCacheError, LaunchConfigError, LaunchError, NoDeviceError
-from ...launch import Launch, LaunchShape, check_interpreter, stream_handle
-from ...launch.launcher import LoadedKernel
-from ...model import Artifact
+from ...launch import CODES, Launch, LaunchShape, check_interpreter, stream_handle
+from ...launch.launcher import LoadedKernel, ValueSlot
+from ...model import Artifact, Parameter
 from .. import Variant
 from . import dispatcher, surface
-from .arguments import Signature, TypedLauncher, codes_of
+from .arguments import Signature, TypedLauncher, codes_of, dtype_of
 from .compiled_code import assumed_device, compiler
 from .definition import CO_VARARGS
 from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, launch_configured, new_dispatcher
@@ -166,12 +167,19 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
     options, handle = definition.launch_options, None if stream is None else stream_handle(stream)
     cluster = tuple(options.cluster) if options is not None and options.cluster else None
     configured = dispatcher.configure(shape.grid, shape.block, handle, shape.shared_bytes, cluster)
-    launch_configured(resolutions, configured, shape, handle or 0, [_as_its_own(each) for each in arguments])
+    types: Any = variant or ()
+    given = [_as_its_own(definition, at, *pair) for at, pair in enumerate(zip_longest(arguments, types), 1)]
+    launch_configured(resolutions, configured, shape, handle or 0, given)
 
 
-def _as_its_own(value: Any) -> Any:
-    """Wrap an array of PyTorch as one of numba-cuda-mlir, whose launcher fails on PyTorch's after the launch."""
-    torch = sys.modules.get("torch")
+def _as_its_own(definition: Any, position: int, value: Any, kind: Any) -> Any:
+    """Convert an argument to one that numba-cuda-mlir's launcher passes right: it misreads numbers of other types than
+    the parameter's, and fails on an array of PyTorch after the launch."""
+    parts, torch = surface(MLIR), sys.modules.get("torch")
+    if type(kind) in (parts.Integer, parts.Float, parts.Complex, parts.Boolean):
+        dtype = dtype_of(kind)
+        slot = ValueSlot(definition, position, Parameter(0, dtype.itemsize, CODES[dtype.name]))
+        return dtype.type(slot.convert(value))
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     return surface(MLIR).as_cuda_array(value.detach())
@@ -183,7 +191,7 @@ class InstalledDefinition(MlirDefinition):
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments; None if numba-cuda-mlir has to launch."""
-        if self.is_bound or self.annotated or self.function.__code__.co_flags & CO_VARARGS:
+        if self.fixed or self.annotated or self.function.__code__.co_flags & CO_VARARGS:
             return None
         try:
             types: Any = super().variant(arguments)

@@ -38,7 +38,7 @@ from ...store import parse_object
 from ...toolchain import PACKAGES
 from . import code_variables
 from .definition import OWN_OPTIONS
-from .forms import ABSENT, real_of, unreplaced
+from .fingerprint import ABSENT, real_of, unreplaced
 
 if TYPE_CHECKING:
     from ...engine import Session
