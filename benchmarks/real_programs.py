@@ -4,10 +4,10 @@ Method      Each sample is a fresh process that imports the program, runs it onc
             result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none
             for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the program is
             imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the stand-in's
-            line instead; nothing is installed. Cold: an empty cache. Warm: after
-            another process. The result must equal the plain one bit by bit; otherwise the largest difference is
-            reported. The programs: stumpy (gpu_stump) and soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention
-            of numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
+            line instead; nothing is installed. Cold: an empty cache. Warm: after another process. The result must
+            equal the plain one bit by bit; otherwise the largest difference is reported. The programs: stumpy
+            (gpu_stump), soft_dtw_cuda and OpenPCDet's overlap of boxes with numba-cuda; Cholesky, FFT and attention of
+            numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
             `--programs FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
@@ -33,9 +33,12 @@ WHEELS = ("stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec")
 REPOSITORIES = {
     "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
+    "OpenPCDet": ("https://github.com/open-mmlab/OpenPCDet", "8cacccec11db6f59bf6934600c9a175dae254806"),
 }
+FOLDERS = ("soft_dtw_cuda", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
+"""Folders of modules in the repositories, beside those of numba-cuda-mlir."""
 SYSTEMS = ("plain", "numba_kcache", "edited")
-EDITED = ("stumpy", "soft_dtw_cuda", "cholesky", "fft", "attention")
+EDITED = ("stumpy", "soft_dtw_cuda", "rotate_iou", "cholesky", "fft", "attention")
 """The programs that import a Numba's `cuda` themselves."""
 
 
@@ -89,6 +92,14 @@ def soft_dtw() -> Any:
     return np.concatenate([loss.detach().cpu().numpy().ravel(), x.grad.cpu().numpy().ravel()])
 
 
+def rotate_iou() -> Any:
+    import numpy as np
+
+    program: Any = importlib.import_module("rotate_iou")
+    random = np.random.default_rng(1)
+    return program.rotate_iou_gpu_eval(random.random((3_000, 5)), random.random((2_000, 5)))
+
+
 def of_mlir(module: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
     def program() -> Any:
         sys.argv = [module, "--backend", "numba-cuda-mlir"]
@@ -127,6 +138,7 @@ MLIR = "numba-cuda-mlir"
 PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "stumpy": ("numba-cuda", "gpu_stump of 20,000 points", stumpy),
     "soft_dtw_cuda": ("numba-cuda and PyTorch", "loss of 16 pairs, forward and backward", soft_dtw),
+    "rotate_iou": ("numba-cuda", "overlaps of 3,000 boxes with 2,000", rotate_iou),
     "cholesky": (MLIR, "512 x 512", of_mlir("test_cholesky", "run_numba_cuda_mlir_cholesky", "get_input_matrix")),
     "fft": (MLIR, "8,192 points", of_mlir("test_fft", "run_numba_cuda_mlir_fft")),
     "attention": (MLIR, "1,024 x 64", of_mlir("test_attention", "run_numba_cuda_mlir_version")),
@@ -171,7 +183,12 @@ def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, 
         for number in range(warm + 1):
             for system, row in rows.items():
                 home = programs / "edited" if system == "edited" else programs
-                src = [home, home / "soft_dtw_cuda", *(home / "numba-cuda-mlir/tests/benchmarks").glob("*/"), programs]
+                src = [
+                    home,
+                    *(home / each for each in FOLDERS),
+                    *(home / "numba-cuda-mlir/tests/benchmarks").glob("*/"),
+                    programs,
+                ]
                 more = {"PYTHONPATH": os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])}
                 named = f"{name}, {system}"
                 found = result.take(named, name, system, folder=folders(system), more=more)
