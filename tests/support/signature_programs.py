@@ -75,7 +75,7 @@ def is_equal(found, wanted, number):
     if found == wanted or not IS_MLIR:
         return found == wanted
     if found[0] == "ArgumentError":
-        return "cannot represent it" not in found[1] or wanted[0] != "ArgumentError"
+        return wanted[0] != "ArgumentError"
     if wanted[0] == "TypeError":
         return type(number) is bool  # passed as 1
     code = {"x": "i8", "i": "i4", "f": "f4", "d": "f8", "y": "u8", "s": "i2"}.get(wanted[0][-1], "f2")

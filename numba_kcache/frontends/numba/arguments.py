@@ -310,7 +310,9 @@ class TypedLauncher(Launcher):
                 slot.others = "CFA"
             element = slot.element if is_cast and slot.form == "number" else ""
             if element[:1] in ("i", "u", "f") and (self.flavour.is_misreading or element != "f2"):
-                slots[position - 1] = CastSlot(self, position, Parameter(0, SCALAR_SIZES[element], element))
+                slots[position - 1] = CastSlot(
+                    self, position, Parameter(0, SCALAR_SIZES[element], element, NUMPY_NAMES[element])
+                )
         self.slots = slots
         return slots
 
@@ -484,13 +486,12 @@ class CastSlot(ValueSlot):
         """
         import numpy
 
-        is_misread = self.launcher.flavour.is_misreading
         try:
-            if is_misread or isinstance(value, (int, float, numpy.integer, numpy.floating)):
+            if isinstance(value, (int, float, numpy.integer, numpy.floating)):
                 number = super().settle(value, call)
                 return _half_bits(numpy.float16(number)) if self.code == "f2" else number
         except ArgumentError:
-            if is_misread:
+            if self.launcher.flavour.is_misreading:
                 raise
         raise OtherTypes
 
