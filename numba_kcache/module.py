@@ -92,12 +92,14 @@ class CachedModule:
         found = self._kernels.get(name)
         if found is not None:
             return found
-        proven = name
+        proven, shared = name, self._whole._resolutions.shared
         if name not in self._names:
-            known = self._known()
+            known = shared[1].artifact if shared is not None and not self._names else self._known()
             if known is None:
                 return self._unproven.setdefault(name, _ModuleKernel(self, name))
-            proven = self._definition.find(known, name).name
+            listed_of, listed = self._definition.listed
+            is_listed = listed_of is known and name in listed
+            proven = listed[name].name if is_listed else self._definition.find(known, name).name
         unproven = self._unproven.pop(name, None) if self._unproven else None
         return self._kernels.setdefault(proven, unproven or _ModuleKernel(self, proven))
 

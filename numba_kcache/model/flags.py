@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from . import NamedTuple
 
-_SWITCHES = frozenset((
+SWITCHES = frozenset((
     "device-c", "dc", "device-w", "dw", "extensible-whole-program", "ewp", "device-debug", "G", "generate-line-info",
     "lineinfo", "use_fast_math", "extra-device-vectorization", "gen-opt-lto", "optix-ir", "no-cache",
     "no-source-include", "disable-warnings", "w", "restrict", "device-as-default-execution-space", "default-device",
@@ -91,7 +91,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
     """Read flags as NVRTC does."""
     found = list(divided(flags))
     for_ptxas = [value or "" for _, name, value in found if name in _FOR_PTXAS]
-    unknown = _unknown(flags, _SWITCHES, _VALUED) or _unknown(for_ptxas, _PTXAS_SWITCHES, _PTXAS_VALUED)
+    unknown = _unknown(flags, SWITCHES, _VALUED) or _unknown(for_ptxas, _PTXAS_SWITCHES, _PTXAS_VALUED)
     macros = [(value or "").partition("=") for _, name, value in found if name in ("define-macro", "D")]
     linking = [*found, *divided(for_ptxas, _PTXAS_VALUED)]
     return RawFlags(

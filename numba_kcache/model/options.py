@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import OptionError
 from . import CompileOptions
-from .flags import divided
+from .flags import SWITCHES, divided
 from .text import check_text, meant, plain
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
@@ -219,16 +219,17 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         flags = value.split() if isinstance(value, str) else [value]
         raise _refuse(name, value, "it is not a list of flags", f"write options={flags}")
-    words = [each for each in value if isinstance(each, str)]
-    wrong = [each for each in value if each not in words] + [
-        flag for (flag, *_), _name, _value in divided(words) if flag[:1] != "-"
-    ]
-    for each in wrong:
-        raise _refuse(name, each, "it is not an NVRTC flag", "flags begin with -: options=['--restrict', '-ftz=true']")
-    for (flag, *_), word, _value in divided(words):
+    hint, may_be_value = "flags begin with -: options=['--restrict']", False
+    for each in value:
+        if not isinstance(each, str):
+            raise _refuse(name, each, "it is not an NVRTC flag", hint)
+    for (flag, *_), word, given in divided(value):
         why = "use link=" if re.match("-l(?!ineinfo)|-L", flag) else _REFUSED_FLAGS.get(word.split(" ")[0])
         if why:
             raise _refuse(name, flag, "this flag is not accepted", why)
+        if flag[:1] != "-" and not may_be_value:
+            raise _refuse(name, flag, "it is not an NVRTC flag", hint)
+        may_be_value = flag[:1] == "-" and given is None and word not in SWITCHES  # of a flag of a newer NVRTC
     return tuple(map(plain, value))
 
 

@@ -53,6 +53,7 @@ class Toy:
     packages = frozenset({"toolkit"})
     stateful = frozenset({"toolkit.clock"})
     code_modules = ("toolkit.compiler",)
+    named_modules = ()
     replaced = Flavour.replaced
     trust = Trust
 

@@ -349,12 +349,12 @@ def real_of(value: Any) -> Any:
 
 _READ = builtins, math, operator, *filter(None, map(sys.modules.get, ("cmath", "numpy")))
 _BEFORE = [(vars(each), dict(vars(each))) for each in _READ]
-"""The names of modules for which a Numba registers code while its modules load, as they were when this module was."""
+"""The names of modules for which a compiler registers code while its modules load, as they were when this module was."""
 
 
 @contextmanager
 def unreplaced() -> Iterator[None]:
-    """Put back functions of Python and NumPy that the program has replaced, while a Numba loads modules.
+    """Put back functions of Python and NumPy that the program has replaced, while a compiler loads modules.
 
     It loads them when it is imported and when it first compiles: with hits, later than without this package. The code
     for `+` would then belong to the program's `operator.add`.

@@ -96,6 +96,9 @@ class ModuleKernelDefinition(Definition):
 
     def kernel_in(self, artifact: Artifact) -> CompiledKernel:
         """Find the kernel in the module's artifact; in a lazy module, in the kernel's own artifact."""
+        of, listed = self._of.listed
+        if of is artifact and self.name in listed:
+            return listed[self.name]
         return artifact.kernels[0] if self._of.is_lazy else self._of.find(artifact, self.name)
 
     def identity(self) -> tuple[Component, ...]:
