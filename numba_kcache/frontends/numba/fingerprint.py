@@ -349,7 +349,7 @@ def real_of(value: Any) -> Any:
 
 _READ = builtins, math, operator, *filter(None, map(sys.modules.get, ("cmath", "numpy")))
 _BEFORE = [(vars(each), dict(vars(each))) for each in _READ]
-"""The names of modules for which a compiler registers code while its modules load, as they were when this module was."""
+"""The names of modules for which a compiler registers code as its modules load, as they were when this one was."""
 
 
 @contextmanager
