@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from numba_kcache.frontends.numba.stand_in import HOMES
 from tests.support import device_functions, fake_driver
 from tests.support import stand_in_programs as programs
 from tests.support.fake_driver import build, environment, needs_fake_driver
@@ -62,6 +63,7 @@ def test_key_of_each_device_function_is_that_with_numba(tmp_path: Path, kind: st
     lacking = {name for name, key in real.items() if len(key) == 64} - keyed
     device = {name for name in lacking if name.startswith(tuple(f"cuda.{group}." for group in GROUPS))}
     assert {name for name in device if name.split(".")[2] not in HOST} == set()
+    assert lacking.isdisjoint(f"cuda.{name}" for name in HOMES[kind].names if name not in GROUPS)
     assert len(keyed) > 800
 
 

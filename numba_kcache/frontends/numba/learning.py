@@ -127,7 +127,8 @@ def _observe(home: Home, flavour: Flavour) -> bytes:
         },
         "options": flavour.observed_options(), "debug": bool(config.CUDA_DEBUGINFO_DEFAULT), "opt": config.OPT != 0,
     }  # fmt: skip
-    lines = [json_of(needed), *(f"{path} {json_of(each)}" for path, each in names.items()), ""]
+    # an empty line behind the first: each name is found behind the end of a line
+    lines = [f"{json_of(needed)}\n", *(f"{path} {json_of(each)}" for path, each in names.items()), ""]
     return "\n".join(lines).encode()
 
 
