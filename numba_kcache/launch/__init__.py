@@ -549,7 +549,7 @@ def stream_handle(stream: Any) -> int:
         return int(handle)
     for name in ("cuda_stream", "ptr", "handle"):  # of PyTorch; of CuPy; of Numba and older versions of cuda.core
         handle = getattr(stream, name, None)
-        if handle is not None and not isinstance(stream, type) and "Event" not in type(stream).__name__:
+        if handle is not None and not isinstance(stream, type) and type(stream).__name__ != "Event":
             return int(getattr(handle, "value", handle) or 0)
     inner = getattr(stream, "stream", None)  # cuda.core's GraphBuilder captures into its stream
     if inner is not None and not hasattr(stream, "__cuda_array_interface__"):  # an array of Numba has one too
