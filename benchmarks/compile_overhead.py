@@ -133,6 +133,7 @@ def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def measure(result: Result, arguments: argparse.Namespace) -> None:
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
+    kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
     with Folders() as folders:
         more = (arguments.rounds, arguments.limit, *filter(None, [arguments.sources]))
         words = [[sys.argv[0], "--child", index, len(cores), core, *more] for index, core in enumerate(cores)]
@@ -141,14 +142,13 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
             assert isinstance(found, dict), found
             found.pop("end")
             result.samples |= found
-    kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
-    summary: dict[str, Any] = summary_of(result.samples)
-    summary["kinds"] = {
-        kind: summary_of(of_kind)
-        for kind in ("nothing", *reversed(KINDS))
-        if (of_kind := {location: each for location, each in result.samples.items() if kinds[location] == kind})
-    }
-    result.write(summary=summary)
+            summary: dict[str, Any] = summary_of(result.samples)
+            summary["kinds"] = {
+                kind: summary_of(of_kind)
+                for kind in ("nothing", *reversed(KINDS))
+                if (of_kind := {place: each for place, each in result.samples.items() if kinds[place] == kind})
+            }
+            result.write(summary=summary)
     print(summary)
 
 

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import programs
-from harness import Folders, Result, compiles, fresh, is_pretended, run, say
+from harness import Folders, Result, compiles, fresh, is_pretended, rounds, run, say
 from programs import Program, System
 
 HEADER = "cuda_fp16.h"
@@ -105,11 +105,11 @@ def take(result: Result, case: Case, system: str, found: dict[str, Any] | str, s
     result.add(case.name, system, prefix=f"{state} ", first=found["first"], process=found["process"])
 
 
-def measure_case(result: Result, case: Case, systems: Sequence[str], is_quick: bool) -> None:
+def measure_case(result: Result, case: Case, systems: Sequence[str], is_quick: bool, within_s: float) -> None:
     """Collect the samples of one case: each round fills empty caches, then reads them."""
     at_once = (os.cpu_count() or 1) if case.kernels > 1 and not is_pretended() else 1
     cold = case.cold[is_quick]
-    for number in range(cold):
+    for number in rounds(cold, within_s):
         with Folders() as folders, ThreadPoolExecutor(at_once) as pool:
 
             def able() -> list[str]:
@@ -137,7 +137,7 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
         ]  # fmt: skip
         if skipped := [system for system in able if system not in systems]:
             result.left_out[case.name] = f"not asked in this turn: {', '.join(skipped)}"
-        measure_case(result, case, systems, arguments.quick)
+        measure_case(result, case, systems, arguments.quick, arguments.within / len(CASES))
 
 
 if __name__ == "__main__":

@@ -227,8 +227,10 @@ def machine_header() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of this tree. A copy that is no git checkout names it in the file COMMIT in its root; for a checkout,
-    git names it, with `+` if files differ from the commit."""
+    """The commit of this tree. A copy that is no git checkout has the variable NUMBA_KCACHE_COMMIT, or the file COMMIT
+    in its root; for a checkout, git does, with `+` if files differ from the commit."""
+    if named := os.environ.get("NUMBA_KCACHE_COMMIT"):
+        return named[:12]
     note = ROOT / "COMMIT"
     if note.is_file():
         return note.read_text().strip()[:12]
@@ -266,7 +268,8 @@ def gpu_of() -> dict[str, Any]:
 
 
 class Result:
-    """The result of a script, written again after each of its samples.
+    """The result of a script, written again after each of its samples. A script that is stopped leaves the samples so
+    far, with `is_cut`.
 
     Args:
         path: The file to write; None to write nothing.
@@ -275,14 +278,15 @@ class Result:
     """
 
     def __init__(self, path: Path | None, question: str, **notes: object) -> None:
-        self.path, self.question, self.notes = path, question, notes
+        self.path, self.question, self.notes = path, question, {"is_cut": True, **notes}
+        self.begin_s = time.monotonic()
         self.machine = machine_header() if path else {}
         self.samples: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
 
     def write(self, **notes: object) -> None:
         """Write what was found so far; `notes` are further members of the object."""
-        self.notes |= notes
+        self.notes |= {"took_s": round(time.monotonic() - self.begin_s, 1), **notes}
         if self.path:
             kept = {"machine": self.machine, "left_out": self.left_out, **self.notes, "samples": self.samples}
             write_json(self.path, {"question": self.question, **kept})
@@ -394,6 +398,7 @@ def run(
             setattr(arguments, name, default[arguments.quick])
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
     result = Result(arguments.json, Path(sys.argv[0]).stem)
-    measure(result, arguments)
     result.write()
+    measure(result, arguments)
+    result.write(is_cut=False)
     result.show()

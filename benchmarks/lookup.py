@@ -274,6 +274,7 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
     with ThreadPoolExecutor(CORES) as pool:
         for (system, change), outcome in zip(pairs, pool.map(lambda pair: outcome_of(*pair), pairs), strict=True):
             result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome
+            result.write()
 
 
 if __name__ == "__main__":

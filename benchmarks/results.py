@@ -56,6 +56,7 @@ def machine_of(result: Mapping[str, Any]) -> str:
     """The machine in a line, and the commit if it differs from that of most results."""
     machine = result["machine"]
     more = (" Few samples (`--quick`)." if result.get("quick") else "") + of_commit(result)
+    more = (" Stopped by its time limit." if result.get("is_cut") else "") + more
     if not machine["gpu"]:
         cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
         return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{more}"

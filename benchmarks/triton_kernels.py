@@ -80,6 +80,7 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
     if isinstance(at_once, dict):
         at_once = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS}
     found["ranks"] = at_once
+    result.write(found=found)
     print("ranks", at_once, flush=True)
 
 

@@ -83,4 +83,4 @@ def child(system: str, started: str = "") -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(15, 2))
+    run(__doc__, measure, child, rounds=(9, 2))

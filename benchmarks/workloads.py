@@ -23,7 +23,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Folders, Result, compiles, fresh, is_pretended, ranks, require, run, say, wait_for_the_others
+from harness import (
+    ROOT,
+    Folders,
+    Result,
+    compiles,
+    fresh,
+    is_pretended,
+    ranks,
+    require,
+    rounds,
+    run,
+    say,
+    wait_for_the_others,
+)
 from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
@@ -342,7 +355,7 @@ def measure(result: Result, arguments: argparse.Namespace) -> None:
     result.notes["ranks"] = RANKS
     pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
     at_once = max(1, (os.cpu_count() or 1) // 2) if arguments.quick else 1
-    for _ in range(arguments.rounds):
+    for _ in rounds(arguments.rounds, arguments.within):
         with Folders() as folders, ThreadPoolExecutor(at_once) as pool:
             cold = [*pool.map(lambda pair, folders=folders: ask(*pair, folders(*pair)), pairs)]
             for (workload, system), found in zip(pairs, cold, strict=True):

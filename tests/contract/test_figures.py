@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +164,28 @@ def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(lo
         result.add(second=2)
 
     assert json.loads((tmp_path / "there/some.json").read_text())["samples"] == {"first": [1]}
+
+
+STOPPED = """
+import os, signal, harness
+def measure(result, arguments):
+    result.add("some", first=0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+harness.run("How?", measure)
+"""
+
+
+def test_script_that_is_killed_leaves_its_samples_its_commit_and_a_note(tmp_path: Path) -> None:
+    """A benchmark that its limit kills has written what it measured, how long it took, and that it was cut."""
+    path = tmp_path / "some.json"
+    variables = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "NUMBA_KCACHE_COMMIT": "0123456789abcdef"}
+
+    done = subprocess.run([sys.executable, "-c", STOPPED, "--json", str(path)], env=variables, check=False)
+
+    found = json.loads(path.read_text())
+    assert done.returncode == -signal.SIGKILL
+    assert (found["is_cut"], found["samples"]) == (True, {"some": {"first": [0.5]}})
+    assert (found["machine"]["commit"], found["took_s"] >= 0) == ("0123456789ab", True)
 
 
 def test_aim_is_met_missed_or_not_measured_as_its_result_says(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
