@@ -508,7 +508,7 @@ def resolve(path: str, *, shared: bool, makes: bool = False) -> tuple[str, list[
             raise Refused(f"{below} is a link, and others can write to {at or '/'}")
         links += 1
         if links > _MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            raise Refused(f"{path} is a loop of links")
         target = os.readlink(below)
         remaining += target.split("/")[::-1]
         at = "" if target.startswith("/") else at
@@ -800,7 +800,7 @@ class Tree:
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
             Refused: The file is not trusted.
-            OSError: The file cannot be read, or is not regular (ELOOP, ENXIO).
+            OSError: The file cannot be read, or is itself not regular (ELOOP, ENXIO).
             DamagedEntry: The file is larger than the format allows.
         """
         if len(key) != 64 or key.strip("0123456789abcdef"):

@@ -1052,3 +1052,13 @@ def test_folder_that_another_process_makes_first_is_used(root: Path, monkeypatch
 
     assert events.of(EventKind.TROUBLE) == []
     assert open_store(root / "a" / "b" / "cache").get(key_of(1)) == small_entry(1)
+
+
+def test_directory_in_a_loop_of_links_is_a_failure_and_no_damaged_entry(tmp_path: Path) -> None:
+    """The directory itself cannot be reached; nothing in it is called damaged."""
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    store = open_store(tmp_path / "one", emit=(events := Events()))
+    assert store.get(key_of(1)) is None
+    assert not events.of(EventKind.DAMAGED)
+    assert f"{tmp_path / 'one'} is a loop of links" in str(events.of(EventKind.TROUBLE))
