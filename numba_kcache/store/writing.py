@@ -259,17 +259,13 @@ def write_all(fd: int, view: memoryview) -> None:
 
 
 def set_aside(tree: Tree, kind: int, key: str, decode: Decode | None = None) -> None:
-    """Move a file to the quarantine, which is bounded; one in which `decode` finds no damage goes back."""
+    """Move a file to the quarantine, which is bounded; one in which `decode` finds no damage stays."""
     name, moved = key[2:], f"{key[2:]}.{os.urandom(4).hex()}"
-    with (
-        suppress(OSError, DamagedEntry),
-        tree.opened(FOLDERS[kind], key[:2]) as folder,
-        made(tree, QUARANTINE) as quarantine,
-    ):
+    with suppress(OSError), tree.opened(FOLDERS[kind], key[:2]) as folder, made(tree, QUARANTINE) as quarantine:
+        if decode is not None:  # another process may have replaced the damaged file since it was read
+            with suppress(DamagedEntry), open(open_in(folder, name, READ), "rb") as file:
+                decode(file.read(MAX_FILE_BYTES), key)
+                return
         for old in list(named(quarantine, QUARANTINED))[MAX_QUARANTINED - 1 :]:
             unlink(quarantine, old)
         rename_in(folder, name, quarantine, moved)
-        if decode is not None:  # another process may have replaced the damaged file since it was read
-            with open(open_in(quarantine, moved, READ), "rb") as file:
-                decode(file.read(MAX_FILE_BYTES), key)
-            rename_in(quarantine, moved, folder, name)

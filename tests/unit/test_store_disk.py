@@ -593,7 +593,8 @@ def test_damaged_entry_is_moved_aside_and_healed(root: Path) -> None:
 
 
 def test_sound_file_that_replaced_a_damaged_one_stays(root: Path) -> None:
-    """Another process stores the entry again after the damaged one was read, and before it is moved."""
+    """Another process stores the entry again after the damaged one was read, and before it is moved. Nobody finds it
+    missing meanwhile, which would be a second compile."""
     store, other = open_store(root), open_store(root)
     store.put(entry_of(1))
     file_of(store, key_of(1)).write_bytes(b"torn")
@@ -601,6 +602,7 @@ def test_sound_file_that_replaced_a_damaged_one_stays(root: Path) -> None:
     def decode(data: bytes, key: str) -> StoredEntry:
         if data == b"torn":
             other.put(entry_of(1))
+        assert file_of(store, key_of(1)).exists()
         return decode_entry(data, key)
 
     assert store.read(ENTRY, key_of(1), decode) is None
