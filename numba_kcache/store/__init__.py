@@ -337,7 +337,7 @@ FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
 
 
 class Refused(PermissionError):
-    """A directory or file that is not trusted because other users can change it."""
+    """A directory or file that is not used: others can change it, or its path is a loop of links."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EACCES, why)
