@@ -227,10 +227,8 @@ def machine_header() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of this tree. A copy that is no git checkout has the variable NUMBA_KCACHE_COMMIT, or the file COMMIT
-    in its root; for a checkout, git does, with `+` if files differ from the commit."""
-    if named := os.environ.get("NUMBA_KCACHE_COMMIT"):
-        return named[:12]
+    """The commit of this tree. A copy that is no git checkout names it in the file COMMIT in its root; for a checkout,
+    git names it, with `+` if files differ from the commit."""
     note = ROOT / "COMMIT"
     if note.is_file():
         return note.read_text().strip()[:12]
@@ -398,7 +396,6 @@ def run(
             setattr(arguments, name, default[arguments.quick])
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
     result = Result(arguments.json, Path(sys.argv[0]).stem)
-    result.write()
     measure(result, arguments)
     result.write(is_cut=False)
     result.show()

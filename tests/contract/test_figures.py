@@ -175,17 +175,17 @@ harness.run("How?", measure)
 """
 
 
-def test_script_that_is_killed_leaves_its_samples_its_commit_and_a_note(tmp_path: Path) -> None:
+def test_script_that_is_killed_leaves_its_samples_and_a_note(tmp_path: Path) -> None:
     """A benchmark that its limit kills has written what it measured, how long it took, and that it was cut."""
     path = tmp_path / "some.json"
-    variables = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "NUMBA_KCACHE_COMMIT": "0123456789abcdef"}
+    variables = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
 
     done = subprocess.run([sys.executable, "-c", STOPPED, "--json", str(path)], env=variables, check=False)
 
     found = json.loads(path.read_text())
     assert done.returncode == -signal.SIGKILL
     assert (found["is_cut"], found["samples"]) == (True, {"some": {"first": [0.5]}})
-    assert (found["machine"]["commit"], found["took_s"] >= 0) == ("0123456789ab", True)
+    assert found["took_s"] >= 0
 
 
 def test_aim_is_met_missed_or_not_measured_as_its_result_says(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
