@@ -192,13 +192,13 @@ AIMS = (
 
 def aims() -> str:
     """Tabulate each aim with its limit and its measured value; below the table, the known causes of misses."""
-    rows, causes, counts = list[tuple[str, list[str]]](), list[str](), Counter[str]()
+    rows, causes, counts = list[str](), list[str](), Counter[str]()
     for aim in AIMS:
         value = aim.measured()
         how = "not measured" if value is None else "met" if aim.is_met(value) else "**missed**"
         counts[how] += 1
         shown = "–" if value is None else digits(value) if value else "0"
-        rows.append((aim.what, [f"{'≥' if aim.is_least else '≤'} {aim.limit:g}", shown, how, f"`{aim.of}`"]))
+        rows.append(f"{aim.what} | {'≥' if aim.is_least else '≤'} {aim.limit:g} | {shown} | {how} | `{aim.of}`")
         if how == "**missed**" and aim.cause:
             causes += textwrap.wrap(f"- {aim.what}: {aim.cause}.", 119, subsequent_indent="  ")
     total = f"{counts['met']} met, {counts['**missed**']} missed, {counts['not measured']} not measured."
