@@ -9,7 +9,7 @@ Method      Every part is a fresh process. "kept" and "dropped": distinct kernel
             patched copies of it; all later steps are unchanged. The floor, the least that is possible, loads such
             cubins by cuModuleLoadData and unloads dropped ones. The other systems get fewer kernels, all of which they
             compile. The result states the number of kernels.
-Not shown   10 to 10^5 entries in a store, which store.py measures; large kernels; another allocator.
+Not shown   Large kernels; another allocator.
 """
 
 from __future__ import annotations

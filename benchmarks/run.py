@@ -27,7 +27,7 @@ SCRIPTS = {
     "modules": True, "lookup": True, "workloads": True,
     "growth": True, "cuda_compute": True, "triton_kernels": True, "program_cache": False, "real_programs": True,
     "cupy_programs": True, "compile_overhead": False,
-    "store": False, "nodes": False, "fleet": False, "project": False, "first_minutes": False,
+    "nodes": False, "fleet": False, "project": False, "first_minutes": False,
 }  # fmt: skip
 """The scripts, and whether each needs a GPU. The results that README shows come first: a limit of the whole time leaves
 out the last ones."""

@@ -16,19 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from aims import aims
-from results import (
-    NoResult,
-    commits,
-    digits,
-    footer,
-    machine_of,
-    of_commit,
-    paragraph,
-    result_of,
-    row,
-    script_and_machine,
-    table,
-)
+from results import NoResult, commits, digits, footer, machine_of, paragraph, result_of, row, script_and_machine, table
 
 ROOT = Path(__file__).resolve().parent.parent
 Result = dict[str, Any]
@@ -288,43 +276,7 @@ def compile_overhead() -> str:
     return text(whole, [""], table(head, kinds), footer(result))
 
 
-# -- the store and the fleet ----------------------------------------------------------------------------
-
-
-def store() -> str:
-    """Tabulate hits and publishes of the stores: the median and, in brackets, its multiple of a bare read or write."""
-    result = result_of("store")
-    systems = list(dict.fromkeys(each["system"] for each in result["rows"]))
-    lines = []
-    for verb in ("hit", "put"):
-        found: dict[str, dict[str, float]] = {}
-        for each in result["rows"]:
-            if each["verb"] == verb:
-                case = "{size}, {entries:,}, {processes}".format_map(each)
-                found.setdefault(case, {})[each["system"]] = each["p50_us"]
-        rows = []
-        for case, times in found.items():
-            shown = (f"{times[each]:.3g} ({times[each] / times[systems[0]]:.1f}x)" for each in systems)
-            rows.append(" | ".join((case, *shown)))
-        lines += [f"\n## {verb.capitalize()}, median in us (multiple of the bare call)\n"]
-        lines += table(" | ".join(("size, entries, processes", *systems)), rows)
-    fresh, machine = result["fresh_process"], result["machine"]
-    large = [
-        f"{name} {each['hit_us'] / 1e3:.1f} ms ({each['stored_bytes'] / 1e6:.1f} MB in the file, a bare read of all "
-        f"the bytes {each['bare_us'] / 1e3:.1f} ms)"
-        for name, each in result["large_first_hit"].items()
-    ]
-    versions = ", ".join(f"{name} {machine[name]}" for name in ("sqlite", "lmdb", "diskcache", "cuda-core"))
-    lines += [
-        "",
-        f"A fresh process: import {fresh['import_ms']:.1f} ms, first hit of 50 KB {fresh['first_hit_ms']:.2f} ms.",
-        f"Its first hit of 5 MB: {', '.join(large)}.",
-        "",
-        f"{machine['cpu']}, {machine['cpus']} cores, no GPU, {machine['filesystem']}, Linux {machine['kernel']},",
-        f"Python {machine['python']}, {versions}; load at the end {machine['load']:.1f};",
-        f"{machine['date']}.{of_commit(result)}",
-    ]
-    return text(lines).strip()
+# -- a fleet -----------------------------------------------------------------------------------------------
 
 
 def nodes() -> str:
@@ -466,11 +418,13 @@ def of_ranks(result: Result) -> list[str]:
     ]
 
 
+BUILT = {"built": "get_or_build of 50 KB, numba_kcache", "published": "the same, nothing stored"}
+
+
 def of_program_cache(result: Result) -> Iterator[Record]:
-    """Microseconds of a hit of cuda.core's file backend and of this cache."""
+    """Microseconds of a call of cuda.core's file backend and of this cache."""
     for each in named(result["microseconds"]):
-        way = each["name"]
-        yield {**each, "name": "get_or_build of 50 KB, numba_kcache" if way == "built" else f"compile(cache=), {way}"}
+        yield {**each, "name": BUILT.get(each["name"], f"compile(cache=), {each['name']}")}
 
 
 SUITES = {
@@ -565,7 +519,6 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
         "workloads": in_ms(
             "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
     },
-    "docs/performance-store.md": {"store": store},
     "docs/performance-fleet.md": {
         "nodes": nodes, "fleet_operations": fleet_operations, "fleet_first": fleet_first,
         "fleet": Table(
