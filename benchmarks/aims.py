@@ -159,7 +159,8 @@ AIMS = (
         cause=lambda of: f"the same; the sum is {of_step(ON_CUPY)} here, {of_step('CuPy RawKernel')} for `RawKernel`"),
     Aim("added", "the same with `cuda_fp16.h`, ms", 12, added("fp16"),
         cause=lambda of: "the same, and of first launch "
-        f"{of_step('numba_kcache, CUDA C++ with cuda_fp16.h', 'first')}, in which the headers are compared with their recorded state"),
+        f"{of_step('numba_kcache, CUDA C++ with cuda_fp16.h', 'first')}, in which the "
+        "headers are compared with their recorded state"),
     Aim("added", "added by a Numba kernel to a program without one, ms", 12, added("Numba"),
         cause=lambda of: f"its steps sum to {of_step(FUNCTION)} in warm_steps.py, {of_step(FUNCTION, 'import')} of it "
         "import. The interval of the pairs is wide: see the first table"),
