@@ -162,7 +162,7 @@ def shows_not(script: str) -> str:
 
 _REASONS = (
     (r"not asked in this turn: .*", "systems without a row were left out of this run"),
-    (r"ModuleNotFoundError: No module named.*", "not installed there"),
+    (r".*\bNo module named\b.*", "not installed there"),
     (r".*\brefuses to build a key\b.*", "refuses to cache a source with include paths"),
     (r".*\b(\w+) is not installed here.*", r"does not start without \1"),
     (r"(\w+Error|\w+Exception): .*", r"failed in the benchmark (\1)"),

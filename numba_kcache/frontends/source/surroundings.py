@@ -89,6 +89,7 @@ def line_inputs(
     is_absolute = asks_files or (path and start is not None)
     is_debug = options.debug or not DEBUG_FLAGS.isdisjoint(options.flags)
     is_plain = not (is_debug or options.lto or has_line_directive(encoded(text)))
+    link = [each for each in link if each.kind != "ptx"]  # the assembler of PTX takes file names as they are
     are_plain = all(each.kind == "cu" and each.folder and not has_line_directive(each.data) for each in link)
     return (
         found if is_absolute and is_plain and (not link or (asks_files and are_plain)) else (*found, working_folder())
