@@ -12,7 +12,6 @@ Not shown   A cold page cache, a network file system. Systems that are not insta
 
 from __future__ import annotations
 
-import argparse
 import os
 import struct
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import Folders, Result, fresh, run, say
+from harness import Arguments, Folders, Result, fresh, run, say
 from programs import include_dirs
 
 ARCH = "sm_90"
@@ -238,7 +237,7 @@ def outcome_of(system: str, name: str) -> str:
         return "right" if after == change.value else "stale" if after == before else str(after)
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     measure_lookups(result, arguments.rounds)
     unable = [system for system, rows in result.samples["lookup"].items() if isinstance(rows, str)]
     pairs = [(system, change) for system in SYSTEMS if system not in unable for change in CHANGES]

@@ -11,7 +11,6 @@ Not shown   Imports of cuda.core, the caches and their adapters, which precede t
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import time
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from harness import Folders, Result, rounds, run, say
+from harness import Arguments, Folders, Result, rounds, run, say
 
 PROGRAMS, ROUNDS = 60, 5
 WAYS = ("file backend", "numba_kcache", "built", "published")
@@ -65,7 +64,7 @@ def child(way: str) -> None:
     say(opening=times[:1], first=times[1:PROGRAMS], again=times[PROGRAMS:])
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
     with Folders() as folders:
         for number in rounds(arguments.samples, arguments.within, fills=1):

@@ -13,7 +13,6 @@ Not shown   Programs that run for hours; inputs of other sizes; the gain of an e
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib
 import io
@@ -29,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import Folders, Result, run, say
+from harness import Arguments, Folders, Result, run, say
 
 WHEELS = (
     "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
@@ -264,7 +263,7 @@ def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, 
     return {**rows, "results": results}
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     if arguments.get:
         get(Path(arguments.get))
         return
