@@ -235,10 +235,12 @@ def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
-def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, Any]:
+def measure_program(result: Result, name: str, programs: Path, warm: int) -> None:
     """Run a program once cold and `warm` times warm; the systems alternate."""
+    kind, what, _ = PROGRAMS[name]
     systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
-    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in systems}
+    rows: dict[str, Any] = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
+    kept = result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
     digests: dict[str, str] = {}
     with Folders() as folders:
         for number in range(warm + 1):
@@ -255,12 +257,13 @@ def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, 
                 row["compiles"], digests[system] = found["compiles"], found["digest"]
                 if number:
                     row["warm"].append(found["process"])
+                    row["warm_median"] = median(row["warm"])
                 else:
                     row["cold"] = found["process"]
-        results = comparison(digests, [folders(system) for system in systems])
-    for row in rows.values():
-        row["warm_median"] = median(row["warm"]) if row["warm"] else None
-    return {**rows, "results": results}
+                result.write()
+        kept["results"] = comparison(digests, [folders(system) for system in systems])
+    result.write()
+    print(name, kept, flush=True)
 
 
 def measure(result: Result, arguments: Arguments) -> None:
@@ -269,11 +272,7 @@ def measure(result: Result, arguments: Arguments) -> None:
         return
     result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
-        kind, what, _ = PROGRAMS[name]
-        found = measured(result, name, Path(arguments.programs).resolve(), arguments.warm)
-        result.samples[name] = {"kind": kind, "what": what, **found}
-        result.write()
-        print(name, result.samples[name], flush=True)
+        measure_program(result, name, Path(arguments.programs).resolve(), arguments.warm)
 
 
 if __name__ == "__main__":
