@@ -19,7 +19,6 @@ Not shown   A cold page cache, a busy node, a network file system.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -28,7 +27,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import programs
-from harness import Folders, Result, alternated, environment, rounds, run, seconds
+from harness import Arguments, Folders, Result, alternated, environment, rounds, run, seconds
 from programs import Program, write_cubin
 
 HALF = "cuda_fp16.h"
@@ -124,7 +123,7 @@ def both(name: str, number: int, folders: Folders) -> dict[str, float]:
     return found
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     usual = [name for name in PAIRS if not (arguments.quick and name.endswith(", torch"))]  # torch takes seconds
     chosen = set(arguments.only.split(";") if arguments.only else usual) - set(vars(arguments)["except"].split(";"))
     end = time.monotonic() + arguments.within

@@ -14,7 +14,6 @@ Not shown   The first compile of a process, which loads NVRTC and imports module
 
 from __future__ import annotations
 
-import argparse
 import ast
 import gc
 import os
@@ -26,7 +25,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from harness import ROOT, Folders, Result, answer, run, say, start
+from harness import ROOT, Arguments, Folders, Result, answer, run, say, start
 
 ARCH = "sm_90"
 
@@ -131,7 +130,7 @@ def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
     kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
     with Folders() as folders:

@@ -10,14 +10,13 @@ Not shown   Imports of cuda.compute, CuPy and this package, which precede the me
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import Folders, Result, run, say
+from harness import Arguments, Folders, Result, run, say
 
 ALGORITHMS = ("reduction", "scan", "radix sort", "transform")
 
@@ -84,7 +83,7 @@ def child(algorithm: str, way: str) -> None:
     say(first_ms=times[0], again_ms=times[1], hits=counts.hits, misses=counts.misses)
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     found: dict[str, Any] = {}
     for algorithm in ALGORITHMS:
         times = found[algorithm] = {}

@@ -17,7 +17,6 @@ Not shown   A cold page cache, a busy node, a network file system; large headers
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import programs
-from harness import Folders, Result, compiles, fresh, is_pretended, rounds, run, say
+from harness import Arguments, Folders, Result, compiles, fresh, is_pretended, rounds, run, say
 from programs import Program, System
 
 HEADER = "cuda_fp16.h"
@@ -126,7 +125,7 @@ def measure_case(result: Result, case: Case, systems: Sequence[str], is_quick: b
                     take(result, case, system, ask(system), "warm")
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     for case in CASES:
         if not case.cold[arguments.quick] or f"{case.kernels}" not in arguments.kernels.split(","):
             continue

@@ -10,7 +10,6 @@ Not shown   A slow network: "install" is mostly the download of CUDA, CuPy and P
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Folders, Result, reason, run
+from harness import ROOT, Arguments, Folders, Result, reason, run
 from project import built, megabytes
 
 PROGRAM = re.compile(r"^### ([^\n]+)\n\n`pip install ([^`]+)`[^\n]*\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -61,7 +60,7 @@ def first_minutes(wheel: Path, words: list[str], text: str, folder: Path) -> dic
     return result | {"megabytes": megabytes(folder / "environment"), "packages": packages}
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
         wheel = Path(arguments.wheel) if arguments.wheel else built(ROOT, folders.root / "dist")
         for heading, words, text in programs()[: 1 if arguments.quick else None]:

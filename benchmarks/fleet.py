@@ -14,7 +14,6 @@ Run         python benchmarks/fleet.py [--nodes 10000] [--kernels 20] [--json FI
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import random
 import subprocess
@@ -25,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Folders, Result, answer, run, start
+from harness import ROOT, Arguments, Folders, Result, answer, run, start
 
 sys.path.insert(0, str(ROOT))
 
@@ -188,7 +187,7 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
     }  # fmt: skip
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders, redis_server(folders("redis")) as server:
         operations = result.samples["operations"] = measure_operations(server)
         result.samples["first_resolution"] = measure_first(server, folders("first"))

@@ -9,12 +9,11 @@ Method      Every part is a fresh process. "kept" and "dropped": distinct kernel
             patched copies of it; all later steps are unchanged. The floor, the least that is possible, loads such
             cubins by cuModuleLoadData and unloads dropped ones. The other systems get fewer kernels, all of which they
             compile. The result states the number of kernels.
-Not shown   10 to 10^5 entries in a store, which store.py measures; large kernels; another allocator.
+Not shown   Large kernels; another allocator.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import re
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import programs
-from harness import Folders, Result, answer, compiles, is_pretended, require, run, say, start
+from harness import Arguments, Folders, Result, answer, compiles, is_pretended, require, run, say, start
 from programs import CUBIN, LIBRARIES, Launch, N, System, text
 
 FIRST = 1_000_000
@@ -195,7 +194,7 @@ def fill_all(count: int, folder: Path) -> None:
         raise SystemExit(f"fill: {failed[0]}")
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
     with Folders() as folders:
         fill_all(many, folders())

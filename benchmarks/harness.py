@@ -26,6 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "KC_BENCH_DIR")
+Arguments = argparse.Namespace
 ALWAYS = 1e9
 """Seconds that no benchmark takes: no time limit."""
 
@@ -364,7 +365,7 @@ def alternated(systems: Sequence[Any], number: int) -> list[Any]:
 
 def run(
     doc: str | None,
-    measure: Callable[[Result, argparse.Namespace], object],
+    measure: Callable[[Result, Arguments], object],
     child: Callable[..., object] | None = None,
     **options: tuple[int, int] | str,
 ) -> None:

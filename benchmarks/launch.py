@@ -11,7 +11,6 @@ Not shown   Latency until the kernel runs; full queues; other processes on the d
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import importlib.util
 import os
@@ -23,7 +22,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from harness import Folders, Result, run, say
+from harness import Arguments, Folders, Result, run, say
 from programs import LIBRARIES
 
 COUNTS = (0, 1, 2, 4, 8, 16)
@@ -269,7 +268,7 @@ def child(batches: str, launches: str) -> None:
     say(rows=rows)
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     words = (arguments.batches, arguments.launches)
     for each in COUNTS:
         keep(result, each, *samples(SYSTEMS, each, *words))

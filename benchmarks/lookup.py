@@ -3,17 +3,15 @@
 Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no code
             is loaded on a device. Six kernels have no includes; the first and the others are measured separately. One
             includes cub/block/block_reduce.cuh, and all headers that it reads are verified. CuPy cannot look up without
-            loading: its times include the load. PyCUDA runs nvcc for its version, and to preprocess a source with
-            includes. Samples of the systems alternate, one process at a time. Stale code: a header is edited, and the
-            next process reports the result of the kernel; these processes run in parallel, since no time is measured.
-            Bytecode is compiled before, as pip does. Each part is written when it is done.
-Not shown   A cold page cache, a network file system. Systems that are not installed, or that need a missing GPU or
-            nvcc, are listed as left out.
+            loading: its times include the load. Samples of the systems alternate, one process at a time. Stale code: a
+            header is edited, and the next process reports the result of the kernel; these processes run in parallel,
+            since no time is measured. Bytecode is compiled before, as pip does. Each part is written when it is done.
+Not shown   A cold page cache, a network file system. Systems that are not installed, or that need a missing GPU, are
+            listed as left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import struct
 import time
@@ -23,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import Folders, Result, fresh, run, say
-from programs import cupy_options
+from harness import Arguments, Folders, Result, fresh, run, say
+from programs import include_dirs
 
 ARCH = "sm_90"
 CUB = "cub/block/block_reduce.cuh"
@@ -61,57 +59,47 @@ class System(NamedTuple):
     """A cache.
 
     Args:
-        look_up: Gets a source, the name of its kernel and whether it has headers; returns a function that looks it up.
+        look_up: Gets a source, the name of its kernel and its include folders; returns a function that looks it up.
         value: Gets include folders; returns the number that the kernel of `VALUE` writes.
         with_headers: Whether it looks up sources with headers.
     """
 
-    look_up: Callable[[str, str, bool], Callable[[], object]] | None
+    look_up: Callable[[str, str, list[str]], Callable[[], object]] | None
     value: Callable[[list[str]], int]
     with_headers: bool = True
 
 
-def ours(source: str, _name: str, _has_headers: bool) -> Callable[[], object]:
+def ours(source: str, _name: str, folders: list[str], **more: Any) -> Callable[[], bytes]:
     from numba_kcache import cached_kernel
 
-    kernel = cached_kernel(source, arch=ARCH)
+    kernel = cached_kernel(source, arch=ARCH, **more)  # it finds the toolkit's folders itself
     return lambda: kernel.cubin(ARCH)
 
 
-def our_value(folders: list[str]) -> int:
-    from numba_kcache import cached_kernel
-
-    return constant(cached_kernel(VALUE, arch=ARCH, include_dirs=folders).cubin(ARCH))
-
-
-def core(source: str, _name: str, _has_headers: bool, folders: list[str] | None = None) -> Callable[[], bytes]:
+def core(source: str, _name: str, folders: list[str]) -> Callable[[], bytes]:
     from cuda.core import Program, ProgramOptions
     from cuda.core.utils import FileStreamProgramCache
 
     cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
 
     def look_up() -> bytes:
-        options = ProgramOptions(arch=ARCH, no_cache=True, include_path=folders)
+        options = ProgramOptions(arch=ARCH, no_cache=True, include_path=folders or None)
         return bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
 
     return look_up
 
 
-def core_value(folders: list[str]) -> int:
-    return constant(core(VALUE, "k", True, folders)())
-
-
 def core_value_beside(folders: list[str]) -> int:
     """cuda.core's cache refuses include folders, but NVRTC searches the working directory anyway."""
     os.chdir(folders[-1])
-    return constant(core(VALUE, "k", True)())
+    return constant(core(VALUE, "k", [])())
 
 
-def cupy(source: str, name: str, has_headers: bool) -> Callable[[], object]:
+def cupy(source: str, name: str, folders: list[str]) -> Callable[[], object]:
     import cupy
 
     cupy.ones(4)
-    kernel = cupy.RawKernel(source, name, cupy_options("a header" if has_headers else ""), backend="nvrtc")
+    kernel = cupy.RawKernel(source, name, tuple(f"-I{folder}" for folder in folders), backend="nvrtc")
     return kernel.compile  # type: ignore[no-any-return]
 
 
@@ -123,31 +111,13 @@ def cupy_value(folders: list[str]) -> int:
     return int(out[0])
 
 
-def pycuda(source: str, _name: str, _has_headers: bool) -> Callable[[], object]:
-    from pycuda.compiler import compile as compile_cubin
-
-    return lambda: compile_cubin(source, arch=ARCH, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
-
-
-def pycuda_value(folders: list[str]) -> int:
-    import numpy as np
-    import pycuda.autoprimaryctx
-    from pycuda import driver
-    from pycuda.compiler import SourceModule
-
-    assert pycuda.autoprimaryctx
-    out = np.zeros(1, np.int32)
-    module = SourceModule(VALUE, include_dirs=folders, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
-    module.get_function("k")(driver.Out(out), block=(1, 1, 1), grid=(1, 1))
-    return int(out[0])
-
-
 SYSTEMS = {
-    "numba_kcache": System(ours, our_value),
-    "cuda.core FileStreamProgramCache": System(core, core_value, with_headers=False),
+    "numba_kcache": System(ours, lambda folders: constant(ours(VALUE, "k", [], include_dirs=folders)())),
+    "cuda.core FileStreamProgramCache": System(
+        core, lambda folders: constant(core(VALUE, "k", folders)()), with_headers=False
+    ),
     "cuda.core, headers in the working directory": System(None, core_value_beside),
     "cupy RawKernel": System(cupy, cupy_value),
-    "pycuda (nvcc --preprocess)": System(pycuda, pycuda_value),
 }
 
 # -- what a child does ----------------------------------------------------------------------------------
@@ -163,13 +133,13 @@ def look_up(name: str, starts_with: str) -> dict[str, float]:
     """Seconds by name: of CUB alone if `starts_with` is "cub", else of the plain kernels and of CUB after them."""
     system = SYSTEMS[name]
     assert system.look_up
-    plain = [system.look_up(plain_source(number), f"k{number}", False) for number in range(6)]
-    cub = system.look_up(WITH_CUB, "k", True) if system.with_headers else None
-    if cub and starts_with == "cub":
-        return {f"{CUB}, first": timed(cub)}
+    plain = [system.look_up(plain_source(number), f"k{number}", []) for number in range(6)]
+    cub = [system.look_up(WITH_CUB, "k", include_dirs())] if system.with_headers else []
+    if starts_with == "cub":
+        return {f"{CUB}, first": timed(each) for each in cub} or look_up(name, "plain")
     first, *others = map(timed, plain)
     found = {"no includes, first": first, "no includes, after": median(others)}
-    return {**found, f"{CUB}, after": timed(cub)} if cub else found
+    return {**found, **{f"{CUB}, after": timed(each) for each in cub}}
 
 
 def child(what: str, *words: str) -> None:
@@ -267,7 +237,7 @@ def outcome_of(system: str, name: str) -> str:
         return "right" if after == change.value else "stale" if after == before else str(after)
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     measure_lookups(result, arguments.rounds)
     unable = [system for system, rows in result.samples["lookup"].items() if isinstance(rows, str)]
     pairs = [(system, change) for system in SYSTEMS if system not in unable for change in CHANGES]

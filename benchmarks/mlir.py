@@ -1,23 +1,16 @@
 """How long does a fresh process take to the first result of a numba-cuda-mlir kernel, and how long does a launch take?
 
-Method      Each sample is a fresh process that runs one kernel with a device function once and checks the result.
-            "first" starts after imports, decoration and context creation, and ends when the result is synchronised.
-            "process" is the whole process. "launch" is the median over batches of asynchronous launches with two arrays
-            and two scalars, with the arrays of each installed library. Cold: the system's own cache directory is empty.
-            Warm: an earlier process filled it. "stand-in" imports `cuda` of numba_kcache.mlir, on driver memory. In
-            each round the systems run one after another, cold and warm, and in the first two rounds also for their
-            launches; every second round has the reverse order.
-Output      The file is written after each sample, with all samples so far. Three rounds take two minutes on an H200.
+Method      That of numba_first_launch.py, for a kernel with a device function, and launches with the arrays of each
+            installed library, in the first two rounds. "process" is the whole process. "stand-in" imports `cuda` of
+            numba_kcache.mlir, on driver memory. Every second round has the reverse order.
 Not shown   Host arrays and records; a busy node.
-Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--within SECONDS] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from harness import Result, run
+from harness import Arguments, Result, run
 from numba_first_launch import first_and_launches
 from numba_first_launch import measure as measure_all
 from programs import installed_decorator, jit, our_decorator, their_decorator
@@ -47,7 +40,7 @@ def saxpy_of(cuda: Any) -> Any:
     return saxpy
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     measure_all(result, arguments, SYSTEMS, launches=2)
 
 

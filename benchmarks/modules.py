@@ -9,14 +9,13 @@ Not shown   A cold page cache, a busy node; sources whose compile time is spent 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import time
 from statistics import median
 from typing import NamedTuple
 
 import programs
-from harness import Folders, Result, alternated, rounds, run, say
+from harness import Arguments, Folders, Result, alternated, rounds, run, say
 from programs import LIBRARIES, N, System
 
 
@@ -51,7 +50,7 @@ def launched_once(pair: Pair, side: str) -> dict[str, float]:
     return {"all": sum(each), "first": each[0], "further": median(each[2:])}
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
         for number in rounds(arguments.rounds, arguments.within, fills=1):
             for case in MANY:

@@ -16,12 +16,11 @@ Run         python benchmarks/nodes.py [--nodes 8] [--ranks 8] [--kernels 20] [-
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from pathlib import Path
 
-from harness import ROOT, Folders, Result, compiles, ranks, rounds, run, say, wait_for_the_others
+from harness import ROOT, Arguments, Folders, Result, compiles, ranks, rounds, run, say, wait_for_the_others
 from programs import text
 
 SYSTEMS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
@@ -44,7 +43,7 @@ def child(number: str, kernels: str) -> None:
     say(compiles=compiled, errors=numba_kcache.info("process").errors)
 
 
-def take(result: Result, arguments: argparse.Namespace, system: str, state: str, folder: Path, url: str) -> None:
+def take(result: Result, arguments: Arguments, system: str, state: str, folder: Path, url: str) -> None:
     """Run all ranks once: seconds until the last one has its kernels, and the compiles of each kernel."""
     nodes, count = arguments.nodes, arguments.kernels
     commands = [
@@ -60,7 +59,7 @@ def take(result: Result, arguments: argparse.Namespace, system: str, state: str,
     result.add(system, prefix=f"{state} ", **figures, errors=sum(each["errors"] for each in answers))
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     result.notes |= {"nodes": arguments.nodes, "ranks": arguments.ranks, "kernels": arguments.kernels}
     try:
         sys.path.insert(0, str(ROOT))

@@ -9,14 +9,13 @@ Not shown   Host arrays, which both systems pass to the same code; a busy node.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from harness import Folders, Result, alternated, median_of_batches, require, rounds, run, say
+from harness import Arguments, Folders, Result, alternated, median_of_batches, require, rounds, run, say
 from programs import GRID, LIBRARIES, N, installed_decorator, k1_of, our_decorator, their_decorator
 
 Decorator = Callable[[Any], Callable[[Any], Any]]
@@ -59,9 +58,7 @@ def first_and_launches(
     say(**found)
 
 
-def measure(
-    result: Result, arguments: argparse.Namespace, systems: Mapping[str, Any] = SYSTEMS, launches: int = 10**6
-) -> None:
+def measure(result: Result, arguments: Arguments, systems: Mapping[str, Any] = SYSTEMS, launches: int = 10**6) -> None:
     """In each round, run every system cold and warm; in the first `launches` rounds also for its later launches."""
     for number in rounds(arguments.rounds, arguments.within):
         with Folders() as folders:

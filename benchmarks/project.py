@@ -10,14 +10,13 @@ Not shown   The network: packages come from the configured index and cache of pi
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import ROOT, Folders, Result, run, seconds
+from harness import ROOT, Arguments, Folders, Result, run, seconds
 
 EXTRAS = ("", "cu13", "cu12", "cu13,numba", "cu13,mlir", "cu13,numba,mlir")
 
@@ -44,7 +43,7 @@ def built(clone: Path, dist: Path) -> Path:
     return wheel
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     result.samples |= {"size_mb": {}, "installed_mb": {}, "first_result_s": {}}
 
     def keep(part: str, name: str, measured: Callable[[], float]) -> None:

@@ -1,42 +1,49 @@
 """How long do public programs of other authors take with this cache, cold and warm, and as published?
 
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
-            result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none
-            for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the program is
-            imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the stand-in's
-            line instead; nothing is installed. Cold: an empty cache. Warm: after another process. The result must
-            equal the plain one bit by bit; otherwise the largest difference is reported. The programs: stumpy
-            (gpu_stump), soft_dtw_cuda and OpenPCDet's overlap of boxes with numba-cuda; Cholesky, FFT and attention of
-            numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
-            `--programs FOLDER` names their folder.
+            result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for programs with
+            CuPy, none for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the
+            program is imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the
+            stand-in's line instead; nothing is installed. Cold: an empty cache. Warm: after another process. The result
+            must equal the plain one bit by bit; otherwise the largest difference is reported. The result of a program
+            of CuPy's `examples/` is what it prints, without lines that state times. `--get FOLDER` downloads the
+            programs, `--programs FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib
+import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import Folders, Result, run, say
+from harness import Arguments, Folders, Result, run, say
 
-WHEELS = ("stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec")
+WHEELS = (
+    "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
+    "qibojit==0.1.17", "qibo==0.3.6", "sympy", "mpmath", "networkx", "cma", "joblib", "tabulate", "openqasm3",
+    "antlr4-python3-runtime", "optuna", "psutil",
+)  # fmt: skip
 REPOSITORIES = {
     "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
     "OpenPCDet": ("https://github.com/open-mmlab/OpenPCDet", "8cacccec11db6f59bf6934600c9a175dae254806"),
+    "cupy-programs": ("https://github.com/cupy/cupy", "v14.2.0"),
 }
-FOLDERS = ("soft_dtw_cuda", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
+FOLDERS = ("soft_dtw_cuda", "cupy-programs/examples", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
 """Folders of modules in the repositories, beside those of numba-cuda-mlir."""
+TIMED = re.compile(r"\b(?:sec|seconds|ms|s|time)\b", re.IGNORECASE)
 SYSTEMS = ("plain", "numba_kcache", "edited")
 EDITED = ("stumpy", "soft_dtw_cuda", "rotate_iou", "cholesky", "fft", "attention")
 """The programs that import a Numba's `cuda` themselves."""
@@ -100,6 +107,47 @@ def rotate_iou() -> Any:
     return program.rotate_iou_gpu_eval(random.random((3_000, 5)), random.random((2_000, 5)))
 
 
+def clifford_g3c() -> Any:
+    import random
+
+    import numpy as np
+
+    algebra: Any = importlib.import_module("clifford.tools.g3c")
+    program: Any = importlib.import_module("clifford.tools.g3c.cuda")
+    random.seed(1)
+    np.random.seed(1)
+    lines = np.array([algebra.random_line().value for _ in range(200)])
+    return program.object_set_cost_cuda_value(lines[:100], lines[100:])
+
+
+def qibojit() -> Any:
+    import numpy as np
+
+    qibo: Any = importlib.import_module("qibo")
+    qibo.set_backend("qibojit", platform="cupy")
+    circuit, gates = qibo.Circuit(16), qibo.gates
+    for qubit in range(16):
+        circuit.add((gates.H(qubit), gates.RX(qubit, theta=0.1 * qubit), gates.CNOT(qubit, (qubit + 1) % 16)))
+    return np.asarray(qibo.get_backend().to_numpy(circuit().state())).view(np.float64)
+
+
+def of_cupy(path: str, *words: str) -> Callable[[], Any]:
+    """A program of CuPy's `examples/`, which checks its own result."""
+
+    def program() -> Any:
+        import numpy as np
+
+        (folder,) = (each for each in sys.path if each.endswith("cupy-programs/examples"))
+        sys.argv, out = [path, *words], io.StringIO()
+        sys.path.insert(0, os.path.dirname(f"{folder}/{path}"))
+        with redirect_stdout(out):
+            runpy.run_path(f"{folder}/{path}", run_name="__main__")
+        lines = [line for line in out.getvalue().splitlines() if not TIMED.search(line)]
+        return np.frombuffer("\n".join(lines).encode(), np.uint8).astype(np.float64)
+
+    return program
+
+
 def of_mlir(module: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
     def program() -> Any:
         sys.argv = [module, "--backend", "numba-cuda-mlir"]
@@ -139,12 +187,25 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "stumpy": ("numba-cuda", "gpu_stump of 20,000 points", stumpy),
     "soft_dtw_cuda": ("numba-cuda and PyTorch", "loss of 16 pairs, forward and backward", soft_dtw),
     "rotate_iou": ("numba-cuda", "overlaps of 3,000 boxes with 2,000", rotate_iou),
+    "clifford_g3c": ("numba-cuda", "costs of 100 lines with 100", clifford_g3c),
     "cholesky": (MLIR, "512 x 512", of_mlir("test_cholesky", "run_numba_cuda_mlir_cholesky", "get_input_matrix")),
     "fft": (MLIR, "8,192 points", of_mlir("test_fft", "run_numba_cuda_mlir_fft")),
     "attention": (MLIR, "1,024 x 64", of_mlir("test_attention", "run_numba_cuda_mlir_version")),
     "awkward": ("CuPy RawModule", "combinations and slices of 50,000 lists", awkward),
     "awkward_reduced": ("cuda.compute", "sums, maxima and a sort of 50,000 lists", awkward_reduced),
-}
+    "qibojit": ("CuPy RawKernel and RawModule", "a circuit of 16 qubits", qibojit),
+    "complex_struct": ("CuPy RawKernel", "as published", of_cupy("custom_struct/complex_struct.py")),
+    "packed_matrix": ("CuPy RawModule", "with templates", of_cupy("custom_struct/packed_matrix.py")),
+    "builtin_vectors": ("CuPy RawKernel", "as published", of_cupy("custom_struct/builtin_vectors.py")),
+    "black_scholes": (
+        "CuPy ElementwiseKernel, reductions", "100,000 options",
+        of_cupy("finance/black_scholes.py", "--n-options", "100000")),
+    "monte_carlo": (
+        "CuPy ElementwiseKernel, reductions", "100 options of 100 samples",
+        of_cupy("finance/monte_carlo.py", "--n-options", "100", "--n-samples-per-thread", "100")),
+    "elementwise_op": ("cupyx.jit", "as published", of_cupy("jit/elmentwise_op.py")),
+    "reduction_simple": ("cupyx.jit", "as published", of_cupy("jit/reduction_simple.py")),
+}  # fmt: skip
 
 
 def child(name: str, system: str) -> None:
@@ -174,22 +235,20 @@ def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
-def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, Any]:
+def measure_program(result: Result, name: str, programs: Path, warm: int) -> None:
     """Run a program once cold and `warm` times warm; the systems alternate."""
+    kind, what, _ = PROGRAMS[name]
     systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
-    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in systems}
+    rows: dict[str, Any] = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
+    kept = result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
     digests: dict[str, str] = {}
     with Folders() as folders:
         for number in range(warm + 1):
             for system, row in rows.items():
                 home = programs / "edited" if system == "edited" else programs
-                src = [
-                    home,
-                    *(home / each for each in FOLDERS),
-                    *(home / "numba-cuda-mlir/tests/benchmarks").glob("*/"),
-                    programs,
-                ]
-                more = {"PYTHONPATH": os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])}
+                modules = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
+                path = os.pathsep.join([*map(str, (home, *modules, programs)), os.environ.get("PYTHONPATH", "")])
+                more = {"PYTHONPATH": path, "CUPY_SEED": "1"}
                 named = f"{name}, {system}"
                 found = result.take(named, name, system, folder=folders(system), more=more)
                 if not found:
@@ -198,25 +257,22 @@ def measured(result: Result, name: str, programs: Path, warm: int) -> dict[str, 
                 row["compiles"], digests[system] = found["compiles"], found["digest"]
                 if number:
                     row["warm"].append(found["process"])
+                    row["warm_median"] = median(row["warm"])
                 else:
                     row["cold"] = found["process"]
-        results = comparison(digests, [folders(system) for system in systems])
-    for row in rows.values():
-        row["warm_median"] = median(row["warm"]) if row["warm"] else None
-    return {**rows, "results": results}
+                result.write()
+        kept["results"] = comparison(digests, [folders(system) for system in systems])
+    result.write()
+    print(name, kept, flush=True)
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     if arguments.get:
         get(Path(arguments.get))
         return
     result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
-        kind, what, _ = PROGRAMS[name]
-        found = measured(result, name, Path(arguments.programs).resolve(), arguments.warm)
-        result.samples[name] = {"kind": kind, "what": what, **found}
-        result.write()
-        print(name, result.samples[name], flush=True)
+        measure_program(result, name, Path(arguments.programs).resolve(), arguments.warm)
 
 
 if __name__ == "__main__":

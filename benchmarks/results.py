@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
+import string
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -93,14 +94,40 @@ def digits(value: float | str) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def table(head: str, rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """The lines of one table; `head` has the names of the columns with ` | ` between."""
-    lines = [f"| {head} |", "| --- |" + " --- |" * head.count("|")]
-    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)]
+class _Cells(string.Formatter):
+    """Fills the template of a row from a record. A figure that the record lacks is a dash."""
+
+    FORMS: Mapping[str, Callable[[Any], str]] = {
+        "ms": cell,
+        "digits": digits,
+        "median": lambda found: f"{median(found):.2f}",
+        "median_s": lambda found: f"{digits(median(found))} s",
+        "median_ms": lambda found: digits(median(found) * 1e3),
+        "median_us": lambda found: digits(median(found) * 1e6),
+        "s": lambda found: f"{found:.2f}" if isinstance(found, float) else "–",
+        "words": ", ".join,
+    }
+    """Formats of a figure, or of a list of its samples, besides those of Python."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key))
+
+    def format_field(self, value: Any, form: str) -> str:
+        if form.startswith("median_"):
+            value = [each for each in value or () if isinstance(each, float)]  # else the reason of a failure
+        if value in (None, []):
+            return "–"
+        return self.FORMS[form](value) if form in self.FORMS else format(value, form)
 
 
-def cells(rows: Mapping[str, list[float]], columns: Sequence[str]) -> list[str]:
-    return [cell(rows[name]) if name in rows else "–" for name in columns]
+def row(template: str, record: Mapping[str, Any]) -> str:
+    """The cells of one row, with ` | ` between."""
+    return _Cells().vformat(template, (), record)
+
+
+def table(head: str, rows: Iterable[str]) -> list[str]:
+    """The lines of one table; head and rows have ` | ` between their cells."""
+    return [f"| {head} |", "| --- |" + " --- |" * head.count("|"), *(f"| {each} |" for each in rows)]
 
 
 def paragraph(*sentences: str) -> list[str]:

@@ -26,8 +26,8 @@ SCRIPTS = {
     "first_launch": True, "warm_steps": True, "added": True, "launch": True, "numba_first_launch": True, "mlir": True,
     "modules": True, "lookup": True, "workloads": True,
     "growth": True, "cuda_compute": True, "triton_kernels": True, "program_cache": False, "real_programs": True,
-    "cupy_programs": True, "compile_overhead": False,
-    "store": False, "nodes": False, "fleet": False, "project": False, "first_minutes": False,
+    "compile_overhead": False,
+    "nodes": False, "fleet": False, "project": False, "first_minutes": False,
 }  # fmt: skip
 """The scripts, and whether each needs a GPU. The results that README shows come first: a limit of the whole time leaves
 out the last ones."""

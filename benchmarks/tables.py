@@ -1,37 +1,26 @@
 """Write the tables of the documents from the committed results; no figure is typed by hand.
 
-Method      If the result of a table is not committed, the table states this.
+Method      A table is data: its result, the names of its columns, and the template of a row, which `results.row` fills
+            from a record of the result. If the result of a table is not committed, the table states this.
 Run         python benchmarks/tables.py [NAME ...]
-Not here    The pictures (plots).
+Not here    The pictures (plots); the formats of figures and the lines below a table (results).
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from aims import aims
-from results import (
-    RESULTS,
-    NoResult,
-    cells,
-    commits,
-    digits,
-    footer,
-    machine_of,
-    of_commit,
-    paragraph,
-    result_of,
-    script_and_machine,
-    table,
-)
+from results import NoResult, commits, digits, footer, machine_of, paragraph, result_of, row, script_and_machine, table
 
 ROOT = Path(__file__).resolve().parent.parent
-Row = tuple[str, Sequence[str]]
+Result = dict[str, Any]
+Record = Mapping[str, Any]
 
 
 def text(*parts: Iterable[str]) -> str:
@@ -40,77 +29,99 @@ def text(*parts: Iterable[str]) -> str:
     return "\n".join(lines if lines[0] else lines[1:])
 
 
-def between(times_s: Sequence[float], scale: float = 1e6) -> str:
-    """`126 (114–131)`."""
-    middle, low, high = (f"{each(times_s) * scale:.0f}" for each in (median, min, max))
-    return f"{middle} ({low}–{high})"
+def columns(names: Iterable[str], form: str) -> str:
+    """The cells of a row's template, all with the same format."""
+    return " | ".join(f"{{{name}:{form}}}" for name in names)
+
+
+def named(found: Mapping[str, Any]) -> Iterator[Record]:
+    """A record for each member of an object, with its name."""
+    yield from ({"name": name, **each} for name, each in found.items() if isinstance(each, dict))
+
+
+def of_samples(result: Result) -> Iterator[Record]:
+    """A record for each system of a result; for each system of each case, if its samples are by case first."""
+    for name, found in result["samples"].items():
+        if isinstance(next(iter(found.values()), None), dict):
+            yield from ({"name": f"{name}: {system}", **each} for system, each in found.items())
+        else:
+            yield {"name": name, **found}
+
+
+class Table(NamedTuple):
+    """A table of one result.
+
+    Args:
+        of: The name of the result.
+        head: The names of the columns.
+        row: The template of a row.
+        records: Makes a record for each row.
+        foot: The lines below the table.
+        more: A sentence between table and foot.
+    """
+
+    of: str
+    head: str
+    row: str
+    records: Callable[[Result], Iterable[Record]] = of_samples
+    foot: Callable[[Result], list[str]] = footer
+    more: Callable[[Result], list[str]] = lambda result: []
+
+    def __call__(self) -> str:
+        result = result_of(self.of)
+        rows = (row(self.row, record) for record in self.records(result))
+        return text(table(self.head, rows), self.more(result), self.foot(result))
+
+
+def in_ms(of: str, head: str) -> Table:
+    """A table whose columns have the names of the figures."""
+    _, *names = head.split(" | ")
+    return Table(of, head, f"{{name}} | {columns(names, 'ms')}")
 
 
 # -- the README -----------------------------------------------------------------------------------------
 
-
-class Program(NamedTuple):
-    """A row of the README's table: one program, and the keys of its figures in a result.
-
-    Args:
-        name: The program and the interval that is timed.
-        of: The name of the result.
-        case: The workload or the number of kernels; empty if the result has only one.
-        figure: The figure: "warm first".
-        systems: For each column of the table, the name of the system in the result.
-        other: A system without a column: its name in the result, and in the table.
-    """
-
-    name: str
-    of: str
-    case: str
-    figure: str
-    systems: Mapping[str, str]
-    other: tuple[str, str] = ("", "")
-
-
 COLUMNS = ("here", "CuPy", "cuda.core", "Numba `cache=True`")
 OURS, CUPY, CORE, NUMBA = "numba_kcache", "cupy RawKernel", "cuda.core FileStreamProgramCache", "Numba cache=True"
-OF_FIRST_LAUNCH = {"here": OURS, "CuPy": CUPY, "cuda.core": CORE}
+OF_FIRST = {"here": OURS, "CuPy": CUPY, "cuda.core": CORE}
+OF_TRITON = {**OF_FIRST, "Triton": "Triton"}
 OF_WORKLOADS = {"here": OURS, "CuPy": "cupy", "cuda.core": CORE}
+OF_TORCH = {**OF_WORKLOADS, "`torch.cuda._compile_kernel`": "torch _compile_kernel"}
 OF_NUMBA = {"here": OURS, "Numba `cache=True`": NUMBA}
-TRITON = ("Triton", "Triton")
-EIGHT = "20 Numba kernels, 8 processes"
+ON_CUPY = {"here": f"{OURS}, CuPy arrays", "CuPy": CUPY}
+FOUR, EIGHT = "20 Numba kernels in four files", "20 Numba kernels, 8 processes"
 PROGRAMS = (
-    Program("Numba kernel, first launch", "numba_first_launch", "", "warm first", OF_NUMBA),
-    Program("20 Numba kernels in four files, whole process", "workloads", "20 Numba kernels in four files",
-            "warm process", OF_NUMBA),
-    Program("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB", "warm first", OF_WORKLOADS,
-            ("torch _compile_kernel", "`torch.cuda._compile_kernel`")),
-    Program("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h", "warm first",
-            OF_FIRST_LAUNCH),
-    Program("31 large kernels of one source, first launch", "workloads", "31 kernels of one source", "warm first",
-            OF_WORKLOADS),
-    Program("small CUDA C++ kernel, first launch", "first_launch", "1", "warm first", OF_FIRST_LAUNCH, TRITON),
-    Program("the same, whole process, no array library here", "first_launch", "1", "warm process", OF_FIRST_LAUNCH,
-            TRITON),
-    Program("the same, on CuPy's arrays, whole process", "first_launch", "1", "warm process",
-            {"here": f"{OURS}, CuPy arrays", "CuPy": CUPY}),
-    Program("the same, nothing stored yet, first launch", "first_launch", "1", "cold first", OF_FIRST_LAUNCH, TRITON),
-    Program("8 processes, 20 Numba kernels, nothing stored yet", "workloads", EIGHT, "cold all", OF_NUMBA),
+    ("Numba kernel, first launch", "numba_first_launch", "", "warm first", OF_NUMBA),
+    ("20 Numba kernels in four files, whole process", "workloads", FOUR, "warm process", OF_NUMBA),
+    ("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB", "warm first", OF_TORCH),
+    ("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h", "warm first", OF_FIRST),
+    ("31 large kernels of one source, first launch", "workloads", "31 kernels of one source", "warm first",
+     OF_WORKLOADS),
+    ("small CUDA C++ kernel, first launch", "first_launch", "1", "warm first", OF_TRITON),
+    ("the same, whole process, no array library here", "first_launch", "1", "warm process", OF_TRITON),
+    ("the same, on CuPy's arrays, whole process", "first_launch", "1", "warm process", ON_CUPY),
+    ("the same, nothing stored yet, first launch", "first_launch", "1", "cold first", OF_TRITON),
+    ("8 processes, 20 Numba kernels, nothing stored yet", "workloads", EIGHT, "cold all", OF_NUMBA),
 )  # fmt: skip
+"""The program and the timed interval; the result, its case ("" if it has only one) and the figure; for each column, and
+for a system without a column, the name of the system in the result."""
 
 
 def programs() -> str:
     """Median milliseconds of each program by system, the least of a row in bold."""
     rows = []
-    for each in PROGRAMS:
-        samples = result_of(each.of)["samples"]
-        by_system = samples.get(each.case, {}) if each.case else samples
+    for name, of, case, figure, systems in PROGRAMS:
+        samples = result_of(of)["samples"]
+        by_system = samples.get(case, {}) if case else samples
         found = {
-            column: median(by_system[system][each.figure]) * 1e3
-            for column, system in {**each.systems, each.other[1]: each.other[0]}.items()
-            if each.figure in by_system.get(system, {})
+            column: median(by_system[system][figure]) * 1e3
+            for column, system in systems.items()
+            if figure in by_system.get(system, {})
         }
-        rows.append((each.name, _of_row(found, each.other[1], each.of)))
+        rows.append(_of_row(name, found, of))
     compute = result_of("cuda_compute")["milliseconds"]["reduction"]
     found = {"here": compute["cache"], "no cache": compute["build"]}
-    rows.append(("`cuda.compute` reduction, first result", _of_row(found, "no cache", "cuda_compute")))
+    rows.append(_of_row("`cuda.compute` reduction, first result", found, "cuda_compute"))
     sentences = [
         "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
         "Caches are filled where no row says otherwise.",
@@ -128,44 +139,12 @@ def programs() -> str:
     return text(table(head, rows), [""], paragraph(*sentences))
 
 
-def _of_row(found: Mapping[str, float], other: str, of: str) -> list[str]:
-    """The cells of one program: `**4.7**`, `439 (Triton)` or a dash, and the benchmark."""
+def _of_row(name: str, found: Mapping[str, float], of: str) -> str:
+    """The row of one program: its cells are `**4.7**`, `439 (Triton)` or a dash, and the benchmark."""
     shown = {column: digits(value) for column, value in found.items()}
     shown |= {column: f"**{shown[column]}**" for column, value in found.items() if value == min(found.values())}
-    last = f"{shown[other]} ({other})" if other in shown else "–"
-    return [*(shown.get(column, "–") for column in COLUMNS), last, f"`{of}`"]
-
-
-# -- tables whose rows are the systems or the figures of a result ----------------------------------------
-
-Result = dict[str, Any]
-Rows = Callable[[Result], Iterable[Row]]
-Foot = Callable[[Result], list[str]]
-
-
-def of(name: str, head: str, rows: Rows, foot: Foot = footer) -> Callable[[], str]:
-    """A table of one result: the names of its columns, its rows and the lines below it."""
-
-    def make() -> str:
-        result = result_of(name)
-        return text(table(head, rows(result)), foot(result))
-
-    return make
-
-
-def of_systems(name: str, head: str) -> Callable[[], str]:
-    """A table with a row for each system of a result whose samples are by system and column; for each system of each
-    case, if they are by case first."""
-    columns = head.split(" | ")[1:]
-
-    def rows(result: Result) -> Iterable[Row]:
-        for system, by_name in result["samples"].items():
-            if isinstance(next(iter(by_name.values())), dict):
-                yield from ((f"{system}: {each}", cells(found, columns)) for each, found in by_name.items())
-            else:
-                yield system, cells(by_name, columns)
-
-    return of(name, head, rows)
+    (other, *_) = [f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS] or ["–"]
+    return " | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{of}`"))
 
 
 # -- first launches and whole processes -----------------------------------------------------------------
@@ -174,13 +153,13 @@ def of_systems(name: str, head: str) -> Callable[[], str]:
 def cold_warm() -> str:
     """Tabulate all kernels of a process, cold and warm, by their number."""
     result = result_of("first_launch")
-    columns = ("warm first", "cold first", "warm process", "cold process")
-    lines = []
+    names, lines = ("warm first", "cold first", "warm process", "cold process"), list[str]()
     for case, systems in result["samples"].items():
         kernels, _, header = case.partition(", ")
         many = "one kernel" if kernels == "1" else f"{kernels} kernels"
         lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize(), ""]
-        lines += table(" | ".join(("", *columns)), [(system, cells(rows, columns)) for system, rows in systems.items()])
+        rows = (row(f"{{name}} | {columns(names, 'ms')}", each) for each in named(systems))
+        lines += table(" | ".join(("", *names)), rows)
     return text(lines, footer(result))
 
 
@@ -193,12 +172,10 @@ def warm_steps() -> str:
     samples = result["samples"]
     least = median(samples[LEAST]["warm"]["all"])
     order = ("sum", "import", "decoration", "first", "exit", "python", "packages", "arrays", "result", "end", "all")
-    lines = []
+    form, lines = f"{{name}} | {columns(order, 'ms')} | {{ratio:.2f}}", list[str]()
     for state in ("warm", "cold"):
         found = {system: states[state] for system, states in samples.items() if state in states}
-        rows = [
-            (system, [*cells(parts, order), f"{median(parts['all']) / least:.2f}"]) for system, parts in found.items()
-        ]
+        rows = (row(form, {**each, "ratio": median(each["all"]) / least}) for each in named(found))
         lines += ["", *table(" | ".join((state, *order, "all, of the least")), rows)]
     return text(lines, footer(result))
 
@@ -210,7 +187,7 @@ class Added(NamedTuple):
         program: The program, in the words of the table.
         over: The program that it is compared with.
         pair: The name of its warm pair in added.py; the name of the cold pair has "cold" before it.
-        steps: Its name in warm_steps.py; empty if its parts were not measured.
+        steps: Its name in warm_steps.py after "numba_kcache, "; empty if its parts were not measured.
     """
 
     program: str
@@ -219,18 +196,17 @@ class Added(NamedTuple):
     steps: str = ""
 
 
-CUBIN, NONE = "a bare cubin", "no kernel"
+CUBIN, NONE, KERNEL = "a bare cubin", "no kernel", "`RawKernel`"
 ADDED = (
     Added("CUDA C++ in a function, bare memory", CUBIN, "cubin", "numba_kcache, CUDA C++"),
     Added("CUDA C++ as a text, bare memory", CUBIN, "cubin of a text"),
-    Added("CUDA C++, CuPy arrays", "`RawKernel`", "RawKernel", "numba_kcache, CUDA C++ on CuPy arrays"),
-    Added("the same, arrays copied from the host", "`RawKernel`", "RawKernel, copied"),
-    Added("CUDA C++ with `cuda_fp16.h`, CuPy arrays", "`RawKernel`", "fp16",
-          "numba_kcache, CUDA C++ with cuda_fp16.h"),
+    Added("CUDA C++, CuPy arrays", KERNEL, "RawKernel", "numba_kcache, CUDA C++ on CuPy arrays"),
+    Added("the same, arrays copied from the host", KERNEL, "RawKernel, copied"),
+    Added("CUDA C++ with `cuda_fp16.h`, CuPy arrays", KERNEL, "fp16", "numba_kcache, CUDA C++ with cuda_fp16.h"),
     Added("31 kernels of a module, CuPy arrays", "`RawModule`", "31 of a module",
           "numba_kcache, 31 kernels of a module"),
     Added("300 kernels of a module, CuPy arrays", "`RawModule`", "300 of a module"),
-    Added("31 kernels of 31 sources, CuPy arrays", "31 `RawKernel`", "31 sources"),
+    Added("31 kernels of 31 sources, CuPy arrays", f"31 {KERNEL}", "31 sources"),
     Added("CUDA C++, PyTorch tensors", NONE, "torch", "numba_kcache, CUDA C++ on PyTorch tensors"),
     Added("Numba kernel", NONE, "Numba", "numba_kcache, Numba kernel"),
     Added("Numba kernel under Numba's `cache=True`, without this package", NONE, "Numba cache=True"),
@@ -243,18 +219,15 @@ PARTS = ("import", "decoration", "first", "exit")
 
 def added() -> str:
     """Tabulate the milliseconds that whole programs take longer, warm and cold, and the parts of a warm start."""
-    result, steps = result_of("added"), result_of("warm_steps")
-    pairs, rows = result["added"], list[Row]()
+    result, steps = result_of("added"), result_of("warm_steps")["samples"]
+    pairs, rows = result["added"], list[str]()
+    interval = "{added_ms:+,.0f} ({low_ms:+,.0f} to {high_ms:+,.0f})"
     for each in ADDED:
         both = [pairs.get(name) for name in (each.pair, f"cold {each.pair}")]
-        shown = [
-            f"{pair['added_ms']:+,.0f} ({pair['low_ms']:+,.0f} to {pair['high_ms']:+,.0f})" if pair else "–"
-            for pair in both
-        ]
-        parts = steps["samples"].get(each.steps, {}).get("warm", {})
-        of_parts = [digits(median(parts[name]) * 1e3) if name in parts else "–" for name in PARTS]
+        shown = (interval.format_map(pair) if pair else "–" for pair in both)
+        parts = row(columns(PARTS, "median_ms"), steps.get(each.steps, {}).get("warm", {}))
         if any(both):
-            rows.append((each.program, [each.over, *shown, *of_parts]))
+            rows.append(" | ".join((each.program, each.over, *shown, parts)))
     counts = [each["pairs"] for each in pairs.values()]
     note = (
         "Medians of pairs of whole processes, and the 95 % confidence interval of each; "
@@ -265,104 +238,56 @@ def added() -> str:
     return text(table(head, rows), [""], paragraph(note), footer(result)[:-2])
 
 
-ARGUMENTS = ("0", "2", "4", "8", "16")
-
-
-def launch(result: Result) -> Iterable[Row]:
-    """The median microseconds of one launch by number of arguments."""
-    for system, by_count in result["samples"].items():
-        yield system, [f"{median(by_count[count]):.2f}" if by_count.get(count) else "–" for count in ARGUMENTS]
-
-
 # -- many processes, kernels and compiles ---------------------------------------------------------------
 
 
 def growth() -> str:
     """Tabulate the memory and time of each kernel, kept and dropped; then those of many launches."""
     result = result_of("growth")
-    rows: dict[bool, list[Row]] = {False: [], True: []}
+    kernels, launches = list[str](), list[str]()
     for part, each in result["samples"].items():
-        early, late, tenth = each["tenths"][0], each["tenths"][-1], each["count"] // 10
-        is_launches = part == "launches"
-        took = [row[0] / tenth * (1e6 if is_launches else 1e3) for row in (early, late)]
-        if is_launches:
-            memory = [early[1] / 1e6, late[1] / 1e6, (late[2] - early[2]) / 1e6]
+        early, late, count = each["tenths"][0], each["tenths"][-1], each["count"]
+        first_s, last_s = early[0] / (count // 10), late[0] / (count // 10)
+        if part == "launches":
+            figures = early[1] / 1e6, late[1] / 1e6, (late[2] - early[2]) / 1e6, first_s * 1e6, last_s * 1e6
+            launches.append(" | ".join((f"{count:,}", *map(digits, figures))))
         else:
-            memory = [(late[index] - early[index]) / (each["count"] - tenth) / 1e3 for index in (1, 2)]
-        shown = [f"{each['count']:,}", *map(digits, (*memory, *took))]
-        rows[is_launches].append((shown[0], shown[1:]) if is_launches else (part, shown))
+            of_host, of_device = ((late[index] - early[index]) / (count - count // 10) / 1e3 for index in (1, 2))
+            figures = of_host, of_device, first_s * 1e3, last_s * 1e3
+            kernels.append(" | ".join((part, f"{count:,}", *map(digits, figures))))
     head = "warm, one after another | kernels | KB of host memory for each | KB of device memory"
-    lines = table(f"{head} | ms for each of the first tenth | of the last tenth", rows[False])
+    lines = table(f"{head} | ms for each of the first tenth | of the last tenth", kernels)
     head = "launches | MB resident after a tenth | at the end | growth of device memory, MB"
-    more = table(f"{head} | us for each of the first tenth | of the last tenth", rows[True])
-    return text(lines, ["", *more] if rows[True] else [], footer(result))
+    more = table(f"{head} | us for each of the first tenth | of the last tenth", launches)
+    return text(lines, ["", *more] if launches else [], footer(result))
 
 
 def compile_overhead() -> str:
     """Tabulate the CPU time of compiles after a process's first, as a multiple of that of NVRTC alone."""
     result = result_of("compile_overhead")
     summary = result["summary"]
-    names = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
-    rows = [(label, [f"{summary[name]:.3f}"]) for name, label in names.items()]
-    rows.append(("above 1.15", [f"{summary['above 1.15']}"]))
-    kinds = [
-        (kind, [f"{of['sources']}", f"{of['alone, ms']:.1f}", f"{of['more, ms']:.1f}", f"{of['median']:.3f}"])
-        for kind, of in summary.get("kinds", {}).items()
-    ]
-    whole = table(f"{summary['sources']} sources | of NVRTC alone", rows)
+    labels = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
+    rows = [f"{label} | {summary[name]:.3f}" for name, label in labels.items()]
+    rows.append(f"above 1.15 | {summary['above 1.15']}")
+    form = "{name} | {sources} | {alone, ms:.1f} | {more, ms:.1f} | {median:.3f}"
+    kinds = (row(form, each) for each in named(summary.get("kinds", {})))
     head = "medians, by what is included | sources | NVRTC alone, ms | more, ms | of NVRTC alone"
+    whole = table(f"{summary['sources']} sources | of NVRTC alone", rows)
     return text(whole, [""], table(head, kinds), footer(result))
 
 
-# -- the store and the fleet ----------------------------------------------------------------------------
-
-
-def store() -> str:
-    """Tabulate hits and publishes of the stores: the median and, in brackets, its multiple of a bare read or write."""
-    result = result_of("store")
-    systems = list(dict.fromkeys(row["system"] for row in result["rows"]))
-    lines = []
-    for verb in ("hit", "put"):
-        columns: dict[str, dict[str, float]] = {}
-        for row in result["rows"]:
-            if row["verb"] == verb:
-                name = f"{row['size']}, {row['entries']:,}, {row['processes']}"
-                columns.setdefault(name, {})[row["system"]] = row["p50_us"]
-        lines += [f"\n## {verb.capitalize()}, median in us (multiple of the bare call)\n"]
-        rows = [
-            (name, [f"{found[each]:.3g} ({found[each] / found[systems[0]]:.1f}x)" for each in systems])
-            for name, found in columns.items()
-        ]
-        lines += table(" | ".join(("size, entries, processes", *systems)), rows)
-    fresh, machine = result["fresh_process"], result["machine"]
-    large = [
-        f"{name} {each['hit_us'] / 1e3:.1f} ms ({each['stored_bytes'] / 1e6:.1f} MB in the file, a bare read of all "
-        f"the bytes {each['bare_us'] / 1e3:.1f} ms)"
-        for name, each in result["large_first_hit"].items()
-    ]
-    versions = ", ".join(f"{name} {machine[name]}" for name in ("sqlite", "lmdb", "diskcache", "cuda-core"))
-    lines += [
-        "",
-        f"A fresh process: import {fresh['import_ms']:.1f} ms, first hit of 50 KB {fresh['first_hit_ms']:.2f} ms.",
-        f"Its first hit of 5 MB: {', '.join(large)}.",
-        "",
-        f"{machine['cpu']}, {machine['cpus']} cores, no GPU, {machine['filesystem']}, Linux {machine['kernel']},",
-        f"Python {machine['python']}, {versions}; load at the end {machine['load']:.1f};",
-        f"{machine['date']}.{of_commit(result)}",
-    ]
-    return text(lines).strip()
+# -- a fleet -----------------------------------------------------------------------------------------------
 
 
 def nodes() -> str:
     """Tabulate nodes with one server: seconds until the last rank has its kernels, and the number of compiles."""
     result = result_of("nodes")
-    rows = []
-    for system, each in result["samples"].items():
-        names = ("cold last", "cold ended", "warm last")
-        seconds = [f"{digits(median(each[name]))} s" if name in each else "–" for name in names]
-        compiles = [f"{max(of(run) for run in each['cold compiles'])}" for of in (sum, max)]
-        rows.append((system, [*seconds, *compiles]))
-    head = f"{result['nodes']} nodes of {result['ranks']} ranks, {result['kernels']} kernels | cold"
+    form = "{name} | {cold last:median_s} | {cold ended:median_s} | {warm last:median_s} | {sum} | {most}"
+    rows = [
+        row(form, {**each, **{name: max(map(of, each["cold compiles"])) for name, of in (("sum", sum), ("most", max))}})
+        for each in named(result["samples"])
+    ]
+    head = "{nodes} nodes of {ranks} ranks, {kernels} kernels | cold".format_map(result)
     head += " | until all have ended | warm server, new directories | compiles | compiles of one kernel, at most"
     return text(table(head, rows), footer(result))
 
@@ -382,7 +307,7 @@ def fleet_operations() -> str:
     """Tabulate the time of each operation of the tier, and the requests per second that the server answers."""
     result = result_of("fleet")
     found = result["samples"]["operations"]
-    rows = [(name, [f"{found[key][p]:.0f} us" for p in ("p50", "p99")]) for key, name in OPERATIONS.items()]
+    rows = (row(f"{name} | {{p50:.0f}} us | {{p99:.0f}} us", found[key]) for key, name in OPERATIONS.items())
     small, large = found["get_3b_per_s"], found["get_20kb_per_s"]
     sentence = f"`redis-benchmark` gets {small:,.0f} small and {large:,.0f} 20 KB answers per second from that server."
     load = f"Load of the machine before: {result['machine']['load'][0]:.1f}."
@@ -392,8 +317,8 @@ def fleet_operations() -> str:
 def fleet_first() -> str:
     """Tabulate the first resolution in a fresh process, by the store that has the entry."""
     found = result_of("fleet")["samples"]["first_resolution"]
-    cells_of = (("made_ms", "p50"), ("resolved_ms", "p50"), ("resolved_ms", "p90"))
-    rows = [(name, [f"{digits(found[key][what][p])} ms" for what, p in cells_of]) for key, name in FIRSTS.items()]
+    form = "{made_ms[p50]:digits} ms | {resolved_ms[p50]:digits} ms | {resolved_ms[p90]:digits} ms"
+    rows = (f"{name} | {row(form, found[key])}" for key, name in FIRSTS.items())
     made, resolved = (found["redis"][what]["p50"] - found["local"][what]["p50"] for what in ("made_ms", "resolved_ms"))
     sentences = [
         f"From Redis the first resolution takes {resolved:.1f} ms longer than from the local directory (medians), and",
@@ -403,45 +328,44 @@ def fleet_first() -> str:
     return text(table(head, rows), ["", *sentences])
 
 
-def fleet(result: Result) -> Iterable[Row]:
+def fleets(result: Result) -> Iterator[Record]:
     """The simulated fleets."""
     for each in result["samples"]["fleet"]:
-        if each["warm"]:
-            start = "warm, back-fill" if each["back_fill"] else "warm, no back-fill"
-        else:
-            start = "cold, lease and back-fill" if each["leases"] else "cold, no lease"
-        numbers = (f"{each[name]:,}" for name in ("requests", "busiest_second"))
-        more = (f"{each['gigabytes']:.2f} GB", f"{each['compiles']:,}", f"{each['last_rank_s']:.1f} s")
-        yield f"{each['nodes']:,}", [start, *numbers, *more]
+        warm = "warm, back-fill" if each["back_fill"] else "warm, no back-fill"
+        cold = "cold, lease and back-fill" if each["leases"] else "cold, no lease"
+        yield {**each, "start": warm if each["warm"] else cold}
 
 
 # -- keys -----------------------------------------------------------------------------------------------
 
-LOOKUPS = (
-    "no includes, first", "no includes, after", "cub/block/block_reduce.cuh, first",
-    "cub/block/block_reduce.cuh, after",
-)  # fmt: skip
+CUB = "cub/block/block_reduce.cuh"
+LOOKUPS = ("no includes, first", "no includes, after", f"{CUB}, first", f"{CUB}, after")
 
 
 def lookup() -> str:
     """Tabulate lookups and which systems serve stale code; the cost of learning headers; the outcome of each change."""
     result = result_of("lookup")
-    samples = result["samples"]
-    looked_up, stale = samples.get("lookup", {}), samples.get("stale", {})
+    looked_up, stale = (result["samples"].get(part, {}) for part in ("lookup", "stale"))
     able = {system: rows for system, rows in looked_up.items() if isinstance(rows, dict)}
-    columns = [name for name in LOOKUPS if any(name in rows for rows in able.values())]
+    names = [name for name in LOOKUPS if any(name in rows for rows in able.values())]
     rows = []
     for system in dict.fromkeys([*looked_up, *stale]):
         times = able.get(system, {})
-        shown = [between(times[name]) if name in times else "–" for name in columns]
-        rows.append((system, [*shown, verdict(list(stale.get(system, {}).values()))]))
-    lines = table(" | ".join(("lookup before load, us", *columns, "serves stale code")), rows)
+        shown = (between(times[name]) if name in times else "–" for name in names)
+        rows.append(" | ".join((system, *shown, verdict(list(stale.get(system, {}).values())))))
+    lines = table(" | ".join(("lookup before load, us", *names, "serves stale code")), rows)
     if stale:
-        changes = list(next(iter(stale.values())))
-        outcomes = [(system, [served(each) for each in found.values()]) for system, found in stale.items()]
+        changes = next(iter(stale.values()))
+        outcomes = (" | ".join((system, *map(served, found.values()))) for system, found in stale.items())
         lines += ["", *table(" | ".join(("after the change", *changes)), outcomes)]
     unable = {system: rows for system, rows in looked_up.items() if system not in able}
     return text(lines, footer({**result, "left_out": unable}))
+
+
+def between(times_s: list[float]) -> str:
+    """`126 (114–131)`, in microseconds."""
+    middle, low, high = (f"{each(times_s) * 1e6:.0f}" for each in (median, min, max))
+    return f"{middle} ({low}–{high})"
 
 
 def verdict(outcomes: list[str]) -> str:
@@ -464,15 +388,15 @@ def header_corpus() -> str:
     rows, results = [], [result_of("header_corpus"), result_of("header_corpus_12")]
     for result in results:
         trees, nvrtc = result["samples"].values(), result["machine"]["nvrtc"]
-        steps = sum(sum(tree["steps"].values()) for tree in trees)
-        changing = sum(sum(tree["changing"].values()) for tree in trees)
+        steps, changing = (sum(sum(tree[what].values()) for tree in trees) for what in ("steps", "changing"))
         special = sum(tree["steps"].get(kind, 0) for tree in trees for kind in ("same-size edit", "shadow", "answer"))
         stale, needless, not_learned = (
             sum(len(tree[what]) for tree in trees) for what in ("stale", "needless", "not learned")
         )
-        shown = (steps, special, f"{changing} ({changing / steps:.0%})", stale,
-                 f"{needless} ({needless / steps:.1%})", not_learned)  # fmt: skip
-        rows.append((f"NVRTC {'13.5' if nvrtc == 'installed' else nvrtc}", [f"{each}" for each in shown]))
+        rows.append(
+            f"NVRTC {'13.5' if nvrtc == 'installed' else nvrtc} | {steps} | {special} | {changing} "
+            f"({changing / steps:.0%}) | {stale} | {needless} ({needless / steps:.1%}) | {not_learned}"
+        )
     head = "| changes | special | changing the code | stale | needless | not learned"
     return text(table(head, rows), ["", *dict.fromkeys(map(machine_of, results))])
 
@@ -480,54 +404,27 @@ def header_corpus() -> str:
 # -- adapters and programs of others --------------------------------------------------------------------
 
 
-def cuda_compute(result: Result) -> Iterable[Row]:
-    """Milliseconds to the first result of each algorithm."""
-    for name, times in result["milliseconds"].items():
-        yield name, [digits(times.get(way, "not taken")) for way in ("build", "cache", "memory", "again")]
+def of_triton(result: Result) -> Iterator[Record]:
+    """Milliseconds to the first launches with Triton's own directory and with this cache."""
+    for way, name in {"own": "Triton's directory", "cache": "this cache"}.items():
+        if isinstance(result["found"].get(way), dict):
+            yield {"name": name, **result["found"][way]}
 
 
-def triton_kernels() -> str:
-    """Tabulate the milliseconds to the first launches with Triton's own directory and with this cache."""
-    result = result_of("triton_kernels")
-    found, names = result["found"], {"own": "Triton's directory", "cache": "this cache"}
-    rows = [
-        (name, [digits(found[way][figure]) for figure in ("cold_ms", "first_ms", "second_ms")])
-        for way, name in names.items()
-        if isinstance(found.get(way), dict)
+def of_ranks(result: Result) -> list[str]:
+    return [
+        "",
+        f"Eight processes at once on an empty cache compiled {result['found']['ranks']['misses']} kernels for all.",
     ]
-    head = "first launch | both, nothing stored, ms | first kernel, ms | second kernel, ms"
-    ranks = f"Eight processes at once on an empty cache compiled {found['ranks']['misses']} kernels for all."
-    return text(table(head, rows or [("not taken", ["–"] * 3)]), ["", ranks], script_and_machine(result))
 
 
-def program_cache(result: Result) -> Iterable[Row]:
-    """Microseconds of a hit of cuda.core's file backend and of this cache."""
-    for way, times in result["microseconds"].items():
-        if isinstance(times, dict):
-            name = "get_or_build of 50 KB, numba_kcache" if way == "built" else f"compile(cache=), {way}"
-            yield name, [digits(times[each]) for each in ("opening", "first", "again")]
+BUILT = {"built": "get_or_build of 50 KB, numba_kcache", "published": "the same, nothing stored"}
 
 
-MLIR = (("cold first", 1e3), ("warm first", 1e3), ("warm process", 1e3), ("launch own", 1e6), ("launch cupy", 1e6),
-        ("launch torch", 1e6))  # fmt: skip
-
-
-def mlir(result: Result) -> Iterable[Row]:
-    """First launches, whole processes and launches of numba-cuda-mlir alone, with its cache and with this."""
-    for name, figures in result["samples"].items():
-        found = ([each for each in figures.get(figure) or () if isinstance(each, float)] for figure, _ in MLIR)
-        yield (
-            name,
-            [digits(median(each) * scale) if each else "-" for each, (_, scale) in zip(found, MLIR, strict=True)],
-        )
-
-
-def real_programs(result: Result) -> Iterable[Row]:
-    """Seconds of the whole process of public programs, as published and with this cache."""
-    for name, found in result["samples"].items():
-        times = [found[way][when] for when in ("cold", "warm_median") for way in ("plain", "numba_kcache")]
-        shown = [f"{each:.2f}" if isinstance(each, float) else "-" for each in times]
-        yield name, [found["what"], found["kind"], *shown, found["results"]]
+def of_program_cache(result: Result) -> Iterator[Record]:
+    """Microseconds of a call of cuda.core's file backend and of this cache."""
+    for each in named(result["microseconds"]):
+        yield {**each, "name": BUILT.get(each["name"], f"compile(cache=), {each['name']}")}
 
 
 SUITES = {
@@ -540,13 +437,14 @@ SUITES = {
 
 def suites() -> str:
     """Tabulate other packages' own tests: how many pass without this cache, and which of those fail with it."""
-    rows = []
+    rows, machines = [], []
     for name, of in SUITES.items():
         try:
             result = result_of(name)
         except NoResult:
-            rows.append((of, ["not run"] * 4))
+            rows.append(" | ".join((of, *["not run"] * 4)))
             continue
+        machines.append(machine_of(result))
         new = result.get("new") or {"cold": [*result.get("failed", ())], "warm": [*result.get("failed", ())]}
         if name == "numba_suite":
             ran = min(result.get("ran", {}).values(), default=0)  # cold or warm may have been cut
@@ -556,11 +454,9 @@ def suites() -> str:
         else:
             passes = f"{result['counts']['plain']['passed']:,}"
         names = sorted({test.rpartition("::")[2].split(" ")[0].split("[")[0] for each in new.values() for test in each})
-        rows.append((of, [passes, *(f"{len(new[when])}" for when in ("cold", "warm")), ", ".join(names) or "none"]))
-    machines = [machine_of(result_of(name)) for name in SUITES if (RESULTS / f"{name}.json").is_file()]
-    return text(
-        table("tests | pass plainly | fail here, cold | fail here, warm | which", rows), ["", *dict.fromkeys(machines)]
-    )
+        rows.append(f"{of} | {passes} | {len(new['cold'])} | {len(new['warm'])} | {', '.join(names) or 'none'}")
+    head = "tests | pass plainly | fail here, cold | fail here, warm | which"
+    return text(table(head, rows), ["", *dict.fromkeys(machines)])
 
 
 # -- the project itself ---------------------------------------------------------------------------------
@@ -577,81 +473,87 @@ def run() -> str:
     return text(paragraph(f"{len(names)} of {many} results are {of}; the others: {rest}."))
 
 
-def sizes(result: Result) -> Iterable[Row]:
+def sizes(result: Result) -> Iterator[Record]:
     """Megabytes of an environment, by extras."""
     for extras, megabytes in result["samples"]["installed_mb"].items():
-        yield f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", [f"{megabytes:,.0f}"]
+        yield {"name": f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", "megabytes": megabytes}
 
 
-def first_minutes(result: Result) -> Iterable[Row]:
-    """Seconds from no environment to the results of each first program of the README."""
-    for heading, each in result["samples"].items():
-        seconds = [f"{each[f'{step}_s']:.1f}" for step in ("environment", "install", "first", "second")]
-        yield heading, [*seconds, f"{each['megabytes']:,.0f}", ", ".join(each["packages"])]
+STEPS = {
+    "clone": "`git clone`, without a network",
+    "demo": "`python3 tasks.py demo`, the first: all that developers use is installed",
+    "again": "`python3 tasks.py demo`, again",
+}
 
 
-def project(result: Result) -> Iterable[Row]:
+def of_project(result: Result) -> Iterator[Record]:
     """The project itself: distributions, tests, and the time to a first result."""
     found = result["samples"]
-    yield from ((name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items())
+    yield from ({"name": name, "figure": f"{size_mb:.2f} MB"} for name, size_mb in found["size_mb"].items())
+    took_s = {STEPS[name]: seconds for name, seconds in found["first_result_s"].items()}
     if "suite" in found:
-        yield f"suite of {found['suite']['tests']:,} tests", [f"{found['suite']['seconds']:,.0f} s"]
-    names = {
-        "clone": "`git clone`, without a network",
-        "demo": "`python3 tasks.py demo`, the first: all that developers use is installed",
-        "again": "`python3 tasks.py demo`, again",
-    }
-    yield from ((names[name], [f"{seconds:,.0f} s"]) for name, seconds in found["first_result_s"].items())
+        took_s = {f"suite of {found['suite']['tests']:,} tests": found["suite"]["seconds"], **took_s}
+    yield from ({"name": name, "figure": f"{seconds:,.0f} s"} for name, seconds in took_s.items())
 
 
 # -- the documents --------------------------------------------------------------------------------------
 
 ALONE = script_and_machine
+ARGUMENTS = ("0", "2", "4", "8", "16")
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
     "docs/performance.md": {
         "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
-        "modules": of_systems("modules", "warm | all | first | further | process"),
+        "modules": in_ms("modules", "warm | all | first | further | process"),
         "growth": growth,
         "compile_overhead": compile_overhead,
-        "project": of("project", "the project itself | ", project),
-        "first_minutes": of(
+        "project": Table("project", "the project itself | ", "{name} | {figure}", of_project),
+        "first_minutes": Table(
             "first_minutes",
             "the first program of | `venv`, s | `pip install`, s | first run, s | second run, s | MB | with",
-            first_minutes),
-        "launches": of("launch", " | ".join(("arguments", *ARGUMENTS)), launch),
-        "numba_first_launch": of_systems("numba_first_launch", " | warm first | cold first | launch"),
-        "workloads": of_systems(
+            "{name} | {environment_s:.1f} | {install_s:.1f} | {first_s:.1f} | {second_s:.1f} | {megabytes:,.0f}"
+            " | {packages:words}"),
+        "launches": Table(
+            "launch", " | ".join(("arguments", *ARGUMENTS)), f"{{name}} | {columns(ARGUMENTS, 'median')}"),
+        "numba_first_launch": in_ms("numba_first_launch", " | warm first | cold first | launch"),
+        "workloads": in_ms(
             "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
     },
-    "docs/performance-store.md": {"store": store},
     "docs/performance-fleet.md": {
         "nodes": nodes, "fleet_operations": fleet_operations, "fleet_first": fleet_first,
-        "fleet": of(
-            "fleet", "nodes | start | requests | in the busiest second | sent | compiles | last rank runs after", fleet,
-            lambda result: []),
+        "fleet": Table(
+            "fleet", "nodes | start | requests | in the busiest second | sent | compiles | last rank runs after",
+            "{nodes:,} | {start} | {requests:,} | {busiest_second:,} | {gigabytes:.2f} GB | {compiles:,}"
+            " | {last_rank_s:.1f} s", fleets, lambda result: []),
     },
     "docs/performance-adapters.md": {
-        "cuda_compute": of(
+        "cuda_compute": Table(
             "cuda_compute",
             "first result | without a cache, ms | from the cache, ms | from memory, ms | second call, ms",
-            cuda_compute, ALONE),
-        "triton_kernels": triton_kernels,
-        "program_cache": of(
-            "program_cache", "hit | first of a process, us | each program's first, us | later ones, us", program_cache,
-            ALONE),
-        "mlir": of(
+            f"{{name}} | {columns(('build', 'cache', 'memory', 'again'), 'digits')}",
+            lambda result: named(result["milliseconds"]), ALONE),
+        "triton_kernels": Table(
+            "triton_kernels", "first launch | both, nothing stored, ms | first kernel, ms | second kernel, ms",
+            f"{{name}} | {columns(('cold_ms', 'first_ms', 'second_ms'), 'digits')}", of_triton, ALONE, of_ranks),
+        "program_cache": Table(
+            "program_cache", "hit | first of a process, us | each program's first, us | later ones, us",
+            f"{{name}} | {columns(('opening', 'first', 'again'), 'digits')}", of_program_cache, ALONE),
+        "mlir": Table(
             "mlir", "numba-cuda-mlir | first launch cold, ms | warm, ms | process, warm, ms | launch, own, us"
-            " | CuPy's, us | PyTorch's, us", mlir, ALONE),
+            " | CuPy's, us | PyTorch's, us",
+            f"{{name}} | {columns(('cold first', 'warm first', 'warm process'), 'median_ms')}"
+            f" | {columns(('launch own', 'launch cupy', 'launch torch'), 'median_us')}", foot=ALONE),
     },
     "docs/performance-programs.md": {
-        "real_programs": of(
+        "real_programs": Table(
             "real_programs", "program | what | kernels of | cold, as published, s | cold, here, s"
-            " | warm, as published, s | warm, here, s | results", real_programs, ALONE),
+            " | warm, as published, s | warm, here, s | results",
+            "{name} | {what} | {kind} | {plain[cold]:s} | {numba_kcache[cold]:s} | {plain[warm_median]:s}"
+            " | {numba_kcache[warm_median]:s} | {results}", lambda result: named(result["samples"]), ALONE),
     },
     "docs/keys.md": {"header_corpus": header_corpus, "lookup": lookup},
     "docs/compatibility.md": {"suites": suites},
-    "docs/install.md": {"sizes": of("project", " | MB", sizes, ALONE)},
+    "docs/install.md": {"sizes": Table("project", " | MB", "{name} | {megabytes:,.0f}", sizes, ALONE)},
 }  # fmt: skip
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
@@ -683,9 +585,8 @@ def with_pictures(page: str) -> str:
 
 
 def _between(mark: str, content: str, document: str) -> str:
-    return re.sub(
-        rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{content}\n{match[2]}", document, flags=re.S
-    )
+    marked = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
+    return re.sub(marked, lambda match: f"{match[1]}{content}\n{match[2]}", document, flags=re.S)
 
 
 def main() -> None:

@@ -10,12 +10,11 @@ Not shown   Imports, which precede the measurement; the digest of Triton's own f
 
 from __future__ import annotations
 
-import argparse
 import time
 from statistics import median
 from typing import Any
 
-from harness import Folders, Result, ranks, run, say
+from harness import Arguments, Folders, Result, ranks, run, say
 
 WAYS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
 COUNTS = ("misses", "hits", "errors")
@@ -61,7 +60,7 @@ def child(_way: str) -> None:
     say(first_ms=times[0], second_ms=times[1], **{name: getattr(counts, name) for name in COUNTS})
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     found: dict[str, Any] = {}
     for way, more in WAYS.items():
         with Folders() as folders:

@@ -15,13 +15,12 @@ Not shown   A cold page cache, a busy node, a network file system; large kernels
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
 
 import programs
-from harness import Folders, Result, rounds, run
+from harness import Arguments, Folders, Result, rounds, run
 from programs import Program
 
 MANY = 31
@@ -59,7 +58,7 @@ def sample(result: Result, system: str, folder: Path) -> dict[str, Any] | None:
     return found  # type: ignore[no-any-return]
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
         result.take("the cubin of the bare systems", "cubin", folder=folders("warm"))
         for number in rounds(arguments.rounds, arguments.within, fills=1):

@@ -13,7 +13,6 @@ Not shown   Programs that run for hours; a cold page cache; a real container, or
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -21,22 +20,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness import (
-    ROOT,
-    Folders,
-    Result,
-    compiles,
-    fresh,
-    is_pretended,
-    ranks,
-    require,
-    rounds,
-    run,
-    say,
-    wait_for_the_others,
-)
+import harness
+from harness import ROOT, Arguments, Folders, Result, compiles, is_pretended, ranks, require, rounds, run, say
 from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
@@ -50,6 +37,27 @@ def imported(folder: str, name: str) -> Any:
     os.chdir(ROOT / folder)
     sys.path.insert(0, str(ROOT / folder))
     return importlib.import_module(name)
+
+
+class Arrays(NamedTuple):
+    """Functions of a library that copy an array of NumPy to the device, wait, and copy an array to the host."""
+
+    array: Callable[[Any], Any]
+    wait: Callable[[], object]
+    host: Callable[[Any], Any]
+
+
+def of_numba() -> Arrays:
+    from numba import cuda
+
+    return Arrays(cuda.to_device, cuda.synchronize, lambda each: each.copy_to_host())
+
+
+def of_cupy() -> Arrays:
+    import cupy
+
+    cupy.ones(BLOCK, cupy.int32)  # by a kernel of CuPy: its compiler is loaded
+    return Arrays(cupy.asarray, lambda: cupy.cuda.Device().synchronize(), cupy.asnumpy)
 
 
 # -- 31 kernels of one source ----------------------------------------------------------------------------
@@ -69,26 +77,24 @@ def grid_of(name: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return ((SIDE // 16, SIDE // 16, 1) if name.startswith("backward") else (1, 1, 1)), (16, 16, 1)
 
 
-def measured(xp: Any, ready: Callable[[str], object], launch: Callable[..., object], wait: Callable[[], object],
-             array: Callable[[Any], Any], host: Callable[[Any], Any]) -> dict[str, float]:  # fmt: skip
+def measured(arrays: Arrays, ready: Callable[[str], object], launch: Callable[..., object]) -> dict[str, float]:
     """Seconds until one kernel has its result, and until all have run.
 
     Args:
-        xp: NumPy or CuPy, for the operands.
+        arrays: The library of the operands.
         ready: Makes a kernel ready to be launched.
         launch: Launches a kernel with its name and operands.
-        wait: Waits for its result.
-        array: Makes an operand of an array of `xp`.
-        host: Copies an operand to the host.
     """
-    a, b = (array(xp.ones((SIDE, SIDE), xp.float64)) for _ in range(2))
-    c, best = array(xp.zeros((SIDE, SIDE), xp.float64)), array(xp.zeros((SIDE, SIDE), xp.int32))
-    wait()
+    import numpy as np
+
+    a, b = (arrays.array(np.ones((SIDE, SIDE), np.float64)) for _ in range(2))
+    c, best = (arrays.array(np.zeros((SIDE, SIDE), dtype)) for dtype in (np.float64, np.int32))
+    arrays.wait()
 
     def one(name: str) -> None:
         products = (a, b, c, best) if name.endswith("_arg") else (a, b, c)
         launch(name, *((a, best, c) if name.startswith("backward") else products))
-        wait()
+        arrays.wait()
 
     first, *others = kernel_names()
     start = time.perf_counter()
@@ -100,40 +106,35 @@ def measured(xp: Any, ready: Callable[[str], object], launch: Callable[..., obje
     found["all"] = time.perf_counter() - start
     for name, value in {"maxplus_f64": 2, "minplus_f64": 2, "maxmul_f64": 1}.items():
         one(name)
-        require((host(c) == value).all())
+        require((arrays.host(c) == value).all())
     return found
 
 
 def our_products() -> dict[str, float]:
     import numpy as np
-    from numba import cuda
 
     from numba_kcache import cached_module
 
-    module = cached_module(SOURCE)
+    arrays, module = of_numba(), cached_module(SOURCE)
 
     def launch(name: str, *operands: Any) -> None:
         pointers = (np.uintp(each.device_ctypes_pointer.value) for each in operands)
         module[name][grid_of(name)](*pointers, SIDE, SIDE, SIDE)
 
-    found = measured(
-        np, lambda name: module[name][grid_of(name)], launch, cuda.synchronize, cuda.to_device,
-        lambda each: each.copy_to_host(),
-    )  # fmt: skip
+    found = measured(arrays, lambda name: module[name][grid_of(name)], launch)
     return {**found, "compiles": compiles()}
 
 
 def cupy_products() -> dict[str, float]:
     import cupy
 
-    module = cupy.RawModule(code=SOURCE.read_text(), backend="nvrtc")
+    arrays, module = of_cupy(), cupy.RawModule(code=SOURCE.read_text(), backend="nvrtc")
     size = (cupy.int32(SIDE),) * 3
 
     def launch(name: str, *operands: Any) -> None:
         module.get_function(name)(*grid_of(name), (*operands, *size))
 
-    wait = cupy.cuda.Device().synchronize
-    return measured(cupy, module.get_function, launch, wait, lambda each: each, cupy.asnumpy)
+    return measured(arrays, module.get_function, launch)
 
 
 def core_products() -> dict[str, float]:
@@ -142,9 +143,8 @@ def core_products() -> dict[str, float]:
     from cuda.core import Device, LaunchConfig, Program, ProgramOptions
     from cuda.core import launch as launch_on
     from cuda.core.utils import FileStreamProgramCache
-    from numba import cuda
 
-    device, cache, compiled = Device(), FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), list[Any]()
+    arrays, device, cache, compiled = of_numba(), Device(), FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), []
     device.set_current()
 
     def ready(_name: str) -> None:
@@ -152,13 +152,12 @@ def core_products() -> dict[str, float]:
         compiled.append(Program(SOURCE.read_text(), "c++", options=options).compile("cubin", cache=cache))
 
     def launch(name: str, *operands: Any) -> None:
-        pointers = (each.device_ctypes_pointer.value for each in operands)
         grid, block = grid_of(name)
-        config = LaunchConfig(grid=grid, block=block)
-        size = (np.int32(SIDE),) * 3
+        pointers = (each.device_ctypes_pointer.value for each in operands)
+        config, size = LaunchConfig(grid=grid, block=block), (np.int32(SIDE),) * 3
         launch_on(device.default_stream, config, compiled[0].get_kernel(name), *pointers, *size)
 
-    return measured(np, ready, launch, cuda.synchronize, cuda.to_device, lambda each: each.copy_to_host())
+    return measured(arrays, ready, launch)
 
 
 # -- twenty Numba kernels -------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def program(decorator: str) -> Callable[[], dict[str, float]]:
         from numba import cuda
 
         cuda.current_context()
-        wait_for_the_others()
+        harness.wait_for_the_others()
         first, last, _count = module.run_all(is_checked=not is_pretended())
         theirs = sum(sum(each.stats.cache_misses.values()) for each in module.WANTED if decorator == "numba")
         return {"first": first, "all": last, "compiles": theirs if decorator == "numba" else compiles()}
@@ -194,30 +193,26 @@ extern "C" __global__ void sums(const int *x, int *out) {{
 }}"""
 
 
-def block_sums(array: Any, wait: Callable[[], object], launch: Callable[..., object], host: Any) -> dict[str, float]:
-    """Run the kernel, with functions that make an array, wait, launch and copy an array to the host."""
+def block_sums(arrays: Arrays, launch: Callable[..., object]) -> dict[str, float]:
+    """Run the kernel, which `launch` launches with two arrays."""
     import numpy as np
 
     values = np.arange(BLOCK * BLOCKS, dtype=np.int32)
-    x, out = array(values), array(np.zeros(BLOCKS, np.int32))
-    wait()
+    x, out = arrays.array(values), arrays.array(np.zeros(BLOCKS, np.int32))
+    arrays.wait()
     start = time.perf_counter()
     launch(x, out)
-    wait()
+    arrays.wait()
     first = time.perf_counter() - start
-    require((host(out) == values.reshape(BLOCKS, BLOCK).sum(axis=1)).all())
+    require((arrays.host(out) == values.reshape(BLOCKS, BLOCK).sum(axis=1)).all())
     return {"first": first, "all": first}
 
 
 def cub_ours() -> dict[str, float]:
-    from numba import cuda
-
     from numba_kcache import cached_kernel
 
-    kernel = cached_kernel(CUB)
-    found = block_sums(
-        cuda.to_device, cuda.synchronize, lambda x, out: kernel[BLOCKS, BLOCK](x, out), lambda out: out.copy_to_host()
-    )
+    arrays, kernel = of_numba(), cached_kernel(CUB)
+    found = block_sums(arrays, lambda x, out: kernel[BLOCKS, BLOCK](x, out))
     return {**found, "compiles": compiles()}
 
 
@@ -226,11 +221,7 @@ def cub_cupy() -> dict[str, float]:
 
     options = ("-std=c++17", *(f"-I{folder}" for folder in include_dirs()))
     kernel = cupy.RawKernel(CUB, "sums", options, backend="nvrtc")
-    cupy.arange(BLOCK, dtype=cupy.int32)  # by a kernel of CuPy: its compiler is loaded
-    return block_sums(
-        cupy.asarray, lambda: cupy.cuda.Device().synchronize(),
-        lambda x, out: kernel((BLOCKS,), (BLOCK,), (x, out)), cupy.asnumpy,
-    )  # fmt: skip
+    return block_sums(of_cupy(), lambda x, out: kernel((BLOCKS,), (BLOCK,), (x, out)))
 
 
 def cub_torch() -> dict[str, float]:
@@ -240,27 +231,8 @@ def cub_torch() -> dict[str, float]:
         kernel = torch.cuda._compile_kernel(CUB, "sums", cuda_include_dirs=include_dirs())
         kernel((BLOCKS, 1, 1), (BLOCK, 1, 1), (x, out))
 
-    def array(values: Any) -> Any:
-        return torch.from_numpy(values).cuda()
-
-    return block_sums(array, torch.cuda.synchronize, launch, lambda out: out.cpu().numpy())
-
-
-def cub_pycuda() -> dict[str, float]:
-    import numpy as np
-    import pycuda.autoprimaryctx
-    from pycuda import driver
-    from pycuda.compiler import SourceModule
-
-    assert pycuda.autoprimaryctx
-
-    def launch(x: Any, out: Any) -> None:
-        module = SourceModule(CUB, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
-        module.get_function("sums")(x, out, block=(BLOCK, 1, 1), grid=(BLOCKS, 1))
-
-    return block_sums(
-        driver.to_device, driver.Context.synchronize, launch, lambda out: driver.from_device(out, (BLOCKS,), np.int32)
-    )
+    arrays = Arrays(lambda values: torch.from_numpy(values).cuda(), torch.cuda.synchronize, lambda y: y.cpu().numpy())
+    return block_sums(arrays, launch)
 
 
 # -- a container without compilers ----------------------------------------------------------------------
@@ -300,12 +272,12 @@ def contained(workload: Callable[[], dict[str, float]], take: str, bundle: str) 
 
 GIVEN = "numba_kcache, signatures given"
 OURS, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
-CORE, PYCUDA = "cuda.core FileStreamProgramCache", "PyCUDA SourceModule"
+CORE = "cuda.core FileStreamProgramCache"
 NUMBAS = "20 Numba kernels in four files"
 CHILDREN: dict[str, dict[str, Callable[[], dict[str, float]]]] = {
     "31 kernels of one source": {OURS: our_products, CUPY: cupy_products, CORE: core_products},
     NUMBAS: {OURS: program("kcache"), NUMBA: program("numba"), GIVEN: program("signatures")},
-    "block sum with CUB": {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
+    "block sum with CUB": {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch},
 }
 CONTAINED = {NUMBAS: (OURS, NUMBA), "block sum with CUB": (OURS, CUPY)}
 """The systems of each workload that keep code on disk and are also started without compilers."""
@@ -322,7 +294,7 @@ def child(workload: str, system: str, how: str = "", take: str = "", bundle: str
 
 
 def ask(workload: str, system: str, folder: Path, *how: object) -> dict[str, Any] | str:
-    return fresh([__file__, "--child", workload, system, *how], folder)
+    return harness.fresh([__file__, "--child", workload, system, *how], folder)
 
 
 def keep(result: Result, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
@@ -351,7 +323,7 @@ def measure_container(result: Result, workload: str, system: str, built: Path, f
     keep(result, named, f"{system}, cache folder copied", "warm", ask(workload, system, copy, "contained"))
 
 
-def measure(result: Result, arguments: argparse.Namespace) -> None:
+def measure(result: Result, arguments: Arguments) -> None:
     result.notes["ranks"] = RANKS
     pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
     at_once = max(1, (os.cpu_count() or 1) // 2) if arguments.quick else 1
