@@ -1,4 +1,4 @@
-"""Rewrite positions in a compiler's log to lines of the user's file, and add the chain of includes to an error.
+"""Rewrite positions in a compiler's log to lines of the user's file.
 
 Promise     A position names a line of the user's file only where the source was found in that file; otherwise it
             stays a line of the source.
@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import functools
 import linecache
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 
 from ..model import Origin
@@ -33,7 +31,6 @@ _BEFORE = r"(?:.*[=(,+\s])?[rRfFuU]{0,2}"
 _LITERAL = r"(?:return\b|[\w.]+ *=|\+)?[\s(]*[rRfFuU]{0,2}(['\"])(.*?)(?:\\n)?\1[\s),+]*"
 """A line with one string literal of Python: its quote, and its content."""
 
-_INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
 MAX_LOG_BYTES = 1 << 20
 """Limit of a log that is stored with the code; the log of a template error can have hundreds of MB."""
 
@@ -99,11 +96,10 @@ def first_line(source: str, origin: Origin) -> int | None:
     return None
 
 
-def for_user(log: str, program_name: str, source: str, origin: Origin, label: str, folders: Sequence[str]) -> str:
+def for_user(log: str, program_name: str, source: str, origin: Origin, label: str) -> str:
     """Rewrite a log for the user.
 
-    Positions become lines of the user's file or, where these are unknown, "line N of the source of <label>". After an
-    error in a header come the includes that led to that header.
+    Positions become lines of the user's file or, where these are unknown, "line N of the source of <label>".
 
     Args:
         log: As the compiler wrote it.
@@ -111,9 +107,8 @@ def for_user(log: str, program_name: str, source: str, origin: Origin, label: st
         source: The source that was compiled.
         origin: Its place in the user's files.
         label: Its name in messages.
-        folders: The include folders in order, the source's own first.
     """
-    log = with_includes(remap(log, program_name, source, origin), source, origin, program_name, folders)
+    log = remap(log, program_name, source, origin)
     if origin.is_whole_file:
         return log
     log = re.sub(
@@ -166,50 +161,6 @@ def _user_lines(source: str, origin: Origin) -> dict[int, int]:
     if origin.is_whole_file:
         return {number: number for number in range(1, source.count("\n") + 3)}
     return {index + 1: place + 1 for index, place in _shown_lines(source, origin).items()}
-
-
-def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:
-    """Add to the log, after each error in a header, the includes that led to that header.
-
-    Args:
-        log: The log, already remapped.
-        source: The source that was compiled.
-        origin: Its place in the user's files.
-        program_name: The compiler's name for it.
-        folders: The include folders in order, the source's own first.
-    """
-    blocks, found = log.split("\n\n"), dict[int, str]()
-    for index, block in enumerate(blocks):
-        head = re.match(r"(\S.*?)\(\d+\): (?:catastrophic )?error\b", block)
-        if head and head[1] not in (origin.path, program_name):
-            found[index] = os.path.realpath(head[1])
-    parents = _includers({*found.values()}, source, folders) if found else {}
-    lines = _user_lines(source, origin) if parents else {}
-    for index, path in found.items():
-        while path in parents:
-            path, line = parents[path]
-            known = line if path else lines.get(line)
-            where = f"{path or (origin.path if known else program_name)}({known or line})"
-            blocks[index] = f"{blocks[index].rstrip()}\n          included from {where}"
-    return "\n\n".join(blocks)
-
-
-def _includers(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """For each header (by real path) the file that includes it first, "" for the source, and the line there."""
-    found: dict[str, tuple[str, int]] = {}
-    waiting = [("", source)]
-    for path, text in waiting:
-        for match in re.finditer(_INCLUDE, text):
-            own = [os.path.dirname(path)] if path and match[1] == '"' else []
-            tried = (os.path.realpath(os.path.join(folder, match[2])) for folder in (*own, *folders))
-            header = next(filter(os.path.isfile, tried), "")
-            if header and header not in found:
-                found[header] = path, text.count("\n", 0, match.start()) + 1
-                with suppress(OSError), open(header, encoding="utf-8", errors="replace") as file:
-                    waiting.append((header, file.read()))
-        if wanted <= found.keys():
-            break
-    return found
 
 
 def summary(log: str) -> str:

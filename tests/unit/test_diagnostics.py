@@ -12,15 +12,7 @@ import pytest
 from numba_kcache.errors import CompileError
 from numba_kcache.frontends import Kernel, cached_kernel
 from numba_kcache.model import Origin
-from numba_kcache.toolchain.diagnostics import (
-    MAX_LOG_BYTES,
-    bounded,
-    excerpt,
-    first_line,
-    remap,
-    summary,
-    with_includes,
-)
+from numba_kcache.toolchain.diagnostics import MAX_LOG_BYTES, bounded, excerpt, first_line, remap, summary
 
 WRONG = """
 extern "C" __global__ void k(float *x) {
@@ -242,34 +234,6 @@ def test_lines_that_a_placeholder_brought_are_the_source_s(tmp_path: Path) -> No
 
     assert [f"line {line} of the source of user_module.k: error" in log for line in (4, 5, 6)] == [True] * 3
     assert "user.py(" not in log
-
-
-def test_header_s_error_says_who_included_it(tmp_path: Path) -> None:
-    """Each file and line from the header up to the user's own line, in log and message."""
-    (tmp_path / "inner.h").write_text("#pragma once\n__device__ int f() { return nope; }\n")
-    (tmp_path / "outer.h").write_text('// first\n#include "inner.h"\n')
-    text = (
-        "def k() -> str:\n    return '''\n#include <outer.h>\nextern \"C\" __global__ void k(int *x) { *x = 1; }\n'''\n"
-    )
-    path = tmp_path / "user.py"
-    error = refused(cached_kernel(loaded(path, text)["k"], include_dirs=[str(tmp_path)]))
-    stack = f"          included from {tmp_path}/outer.h(2)\n          included from {path}(3)"
-
-    assert f"{tmp_path}/inner.h(2): error" in error.log
-    assert stack in error.log
-    assert stack in str(error)
-
-
-def test_includes_that_go_in_circles_end(tmp_path: Path) -> None:
-    """Headers that include each other and themselves; each is read once."""
-    (tmp_path / "a.h").write_text('#include "b.h"\n#include "a.h"\n')
-    (tmp_path / "b.h").write_text('#include "a.h"\nint f( { }\n')
-    log = f"{tmp_path}/b.h(2): error: x\n  y\n\n{tmp_path}/c.h(1): error: x\n"
-
-    assert with_includes(log, '#include "a.h"\n', Origin(), "k.cu", [str(tmp_path)]) == (
-        f"{tmp_path}/b.h(2): error: x\n  y\n          included from {tmp_path}/a.h(1)\n"
-        f"          included from k.cu(1)\n\n{tmp_path}/c.h(1): error: x\n"
-    )
 
 
 def test_error_in_ptx_names_the_user_s_line_and_shows_it(tmp_path: Path) -> None:
