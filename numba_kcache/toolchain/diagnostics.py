@@ -14,7 +14,7 @@ import functools
 import linecache
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from ..model import Origin
@@ -33,9 +33,6 @@ _LITERAL = r"(?:return\b|[\w.]+ *=|\+)?[\s(]*[rRfFuU]{0,2}(['\"])(.*?)(?:\\n)?\1
 
 MAX_LOG_BYTES = 1 << 20
 """Limit of a log that is stored with the code; the log of a template error can have hundreds of MB."""
-
-_COLUMNS = 160
-"""Columns at which long lines of a compiler are folded."""
 
 
 def _shown_lines(source: str, origin: Origin) -> dict[int, int]:
@@ -179,30 +176,11 @@ def bounded(log: bytes) -> bytes:
 
 
 def excerpt(log: str, limit: int = 20) -> str:
-    """At most `limit` lines of a log; if it is longer, errors come first. Long lines are folded, not cut."""
+    """At most `limit` lines of a log; if it is longer, errors come first."""
     lines = log.splitlines()
     if len(lines) > limit:
         blocks = re.split(r"\n[ \t]*\n", log)
         blocks.sort(key=lambda block: re.search(r"\b(?:error|fatal)\b", block.partition("\n")[0]) is None)
         lines = "\n\n".join(blocks).splitlines()
     more = [f"... {len(lines) - limit} more lines in .log"] if len(lines) > limit else []
-    return "\n".join([*_folded(lines[:limit]), *more])
-
-
-def _folded(lines: Sequence[str]) -> Iterator[str]:
-    """Fold lines to `_COLUMNS`; a caret stays below the text that it marks."""
-    from textwrap import wrap  # here: not needed if a compile succeeds
-
-    carets = False
-    for line, below in pairwise([*lines, ""]):
-        if carets:  # this line of carets was written with the line above it
-            carets = False
-            continue
-        carets = bool(re.fullmatch(r"\s*[\^~]+\s*", below))
-        if not carets:
-            yield from wrap(line, _COLUMNS, drop_whitespace=False, replace_whitespace=False) or [""]
-            continue
-        for start in range(0, len(line) or 1, _COLUMNS):
-            yield line[start : start + _COLUMNS]
-            if part := below[start : start + _COLUMNS].rstrip():
-                yield part
+    return "\n".join([*lines[:limit], *more])
