@@ -307,16 +307,15 @@ class DiskStore:
             return str(error)
         return ""
 
-    def verify(self, check: Check = lambda entry: None, tell: Callable[[], object] = lambda: None) -> list[Problem]:
+    def verify(self, check: Check = lambda entry: None) -> list[Problem]:
         """Read every file in full; report those that are damaged or that `check` refuses, and quarantine them.
 
         Args:
             check: Raises ValueError for an entry that is not to be trusted.
-            tell: Called for each file.
         """
         from .listing import verify
 
-        return list(verify(self, check, tell))
+        return list(verify(self, check))
 
     # Writing
 
@@ -376,10 +375,9 @@ class DiskStore:
         """
         return self.writer.removed(lambda limits: limits.prune(max_size_bytes, older_than))
 
-    def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
-        """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the tree;
-        statistics stay."""
-        return self.writer.removed(lambda limits: limits.clear(tell))
+    def clear(self) -> Removed:
+        """Remove every entry, manifest, damaged file and extracted header; statistics stay."""
+        return self.writer.removed(lambda limits: limits.clear())
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""

@@ -28,7 +28,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -207,18 +207,12 @@ class Limits:
         store.counters.fold()
         return removed
 
-    def clear(self, tell: Callable[[], object]) -> Removed:
-        """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the
-        tree."""
+    def clear(self) -> Removed:
+        """Remove every entry, manifest, damaged file and extracted header."""
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             for name in named(folder, QUARANTINED):
                 unlink(folder, name)
-        removed = []
-        for file in self._tree.walk(*FOLDERS):
-            tell()
-            if remove(file):
-                removed.append(file)
-        gone = sum_of(removed)
+        gone = sum_of([file for file in self._tree.walk(*FOLDERS) if remove(file)])
         return gone._replace(size_bytes=gone.size_bytes + remove_headers(self._tree))
 
 

@@ -150,16 +150,14 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
 
 
-def verify(store: DiskStore, check: Check, tell: Callable[[], object]) -> Iterator[Problem]:
+def verify(store: DiskStore, check: Check) -> Iterator[Problem]:
     """Read each file in full, with all payloads; quarantine and yield those that are damaged or not trusted.
 
     Args:
         store: The store.
         check: Raises ValueError for an entry that is not to be trusted although its digest is right.
-        tell: Called for each file.
     """
     for file in store.files(*FOLDERS):
-        tell()
         try:
             found = _DECODE[file.kind](file.tree.read(file.kind, file.key), file.key)
             if isinstance(found, StoredEntry):

@@ -69,7 +69,7 @@ class MemoryStore(DiskStore):
         before_ns = 0 if older_than is None else int((self.clock() - older_than) * 1e9)
         return self._evict(self.settings.max_size_bytes if max_size_bytes is None else max_size_bytes, before_ns, 1.0)
 
-    def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
+    def clear(self) -> Removed:
         """Remove everything."""
         removed = sum_of(list(self.files(1, 2, 3)))
         self._files.clear()

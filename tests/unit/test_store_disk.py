@@ -339,17 +339,6 @@ def test_pass_of_another_process_is_reported_and_replaced_after_a_minute(root: P
     other.close()
 
 
-def test_verify_and_clear_tell_how_far_they_are(root: Path) -> None:
-    """Each file is told of, so that work on many of them can be shown."""
-    store, told = open_store(root), list[int]()
-    for number in range(3):
-        store.put(small_entry(number))
-
-    assert store.verify(tell=lambda: told.append(1)) == []
-    assert store.clear(lambda: told.append(2)).entries == 3
-    assert told == [1] * 3 + [2] * 3
-
-
 def test_clear_leaves_statistics(root: Path) -> None:
     """Entries, manifests and damaged files are removed; statistics stay."""
     store = open_store(root)
