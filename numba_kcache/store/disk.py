@@ -289,13 +289,11 @@ class DiskStore:
         return islice(listed(self.files(ENTRY), self.peeking.get, by, hits or {}), limit)
 
     def size(self) -> Usage:
-        """Number and bytes of the files, counted file by file, and of extracted headers."""
-        from .eviction import header_folders
+        """Number and bytes of the files, counted file by file."""
         from .listing import Usage
 
         files = list(self.files(*FOLDERS))
-        headers = sum(header_folders(self.directory).values())
-        return Usage(headers + sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
+        return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
 
     def damage(self, key: str) -> str:
         """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
