@@ -6,8 +6,7 @@ Promise     A request ends within `timeout_s`, connecting and body included, and
             would put tokens into it.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
-Not here    Leases, and manifests that are replaced atomically: not every object store has the conditional put that they
-            need. A Redis tier beside it has both.
+Not here    Leases: not every object store has the conditional put that they need. A Redis tier beside it has them.
 Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
             for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object
             (docs/performance-fleet.md).
@@ -88,7 +87,7 @@ class ObjectTier(Tier):
         return self._asked(work)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Write an entry or a signature."""
+        """Write a file."""
         self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
 
     def keys(self, kind: int) -> Iterator[str]:

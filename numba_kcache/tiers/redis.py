@@ -45,9 +45,9 @@ _KINDS = {
 }
 _REPLACE = """
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1"""
-"""Replace a value if it still is the expected one, "" for none; 0 milliseconds stand for no expiry."""
+"""Replace a lease if it still is the expected one."""
 
 _LINE_BYTES, _READ_BYTES, _ITEM_BYTES = 1 << 10, 1 << 16, 64
 _NO_REDIS = "the answer is not in the protocol of Redis"
@@ -167,13 +167,9 @@ class RedisTier(Tier):
         return data or None
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Write an entry or a signature."""
+        """Write a file."""
         expiry = () if self._ttl_s is None else (b"EX", b"%d" % self._ttl_s)
         self._ask(b"SET", self._name(kind, key), data, *expiry)
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`, None for none; False if the server has another one by now."""
-        return self._replaced(self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0)
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
@@ -201,7 +197,8 @@ class RedisTier(Tier):
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
         """Set a lease to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
-        return self._replaced(self._name(_LEASE, name), before.encode(), after.encode(), kept_s)
+        words = b"1", self._name(_LEASE, name), before.encode(), after.encode(), b"%d" % (kept_s * 1000)
+        return bool(self._ask(b"EVAL", _REPLACE.encode(), *words) == b"1")
 
     def close(self) -> None:
         """Close connections."""
@@ -209,9 +206,6 @@ class RedisTier(Tier):
 
     def _name(self, kind: int, key: str) -> bytes:
         return f"{self._prefix}:{_KINDS[kind]}:{require_key(key) if key else ''}".encode()
-
-    def _replaced(self, name: bytes, before: bytes, after: bytes, kept_s: float) -> bool:
-        return bool(self._ask(b"EVAL", _REPLACE.encode(), b"1", name, before, after, b"%d" % (kept_s * 1000)) == b"1")
 
     def _ask(self, *words: bytes) -> Any:
         """The answer to a command: bytes, a list of answers, or None."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import NamedTuple
-from ..store import ENTRY, MANIFEST
+from ..store import ENTRY
 from .trust import SIGNATURE
 
 Result = TypeVar("Result")
@@ -94,19 +94,8 @@ class Tier:
         raise NotImplementedError
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Write an entry or a signature."""
+        """Write a file."""
         raise OSError(f"{self.name} is read-only")
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`, None for none; False if there is another one by now.
-
-        Of two processes that replace it at the same moment, the later one wins, and the other's row is found again
-        at the next compile. A tier that can replace it atomically has its own method.
-        """
-        if self.get(MANIFEST, family) != before:
-            return False
-        self.put(MANIFEST, family, data)
-        return True
 
     def targets(self) -> Sequence[str]:
         """The targets of its code, where it has a list of them."""

@@ -65,7 +65,7 @@ def test_what_is_put_is_what_is_got(place: Place) -> None:
     large = encode_entry(entry_of(1, 3_000_000))
     store = place.tier()
     store.put(ENTRY, key_of(1), large)
-    assert store.put_manifest(key_of(1), b"manifest", None)
+    store.put(MANIFEST, key_of(1), b"manifest")
     store.put(ENTRY + SIGNATURE, key_of(1), b"signature")
 
     assert store.get(ENTRY, key_of(1)) == large

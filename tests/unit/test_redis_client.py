@@ -66,11 +66,10 @@ def dishonest() -> Iterator[str]:
     [
         lambda tier: tier.get(ENTRY, KEY),
         lambda tier: tier.put(ENTRY, KEY, b"data"),
-        lambda tier: tier.put_manifest(KEY, b"data", None),
         lambda tier: tier.claim(KEY, "token", 1.0),
         lambda tier: tier.replace(KEY, "before", "after", 1.0),
     ],
-    ids=["get", "put", "put_manifest", "claim", "replace"],
+    ids=["get", "put", "claim", "replace"],
 )
 def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[[RedisTier], object]) -> None:
     """An announced length of four gigabytes is refused, for reads and for writes, before it takes memory."""
