@@ -16,7 +16,7 @@ from typing import TypeVar
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import NamedTuple
-from ..store import ENTRY
+from ..store import ENTRY, FOLDERS, FORMAT, require_key
 from .trust import SIGNATURE
 
 Result = TypeVar("Result")
@@ -69,6 +69,12 @@ def within(seconds: float, work: Callable[[], Result], late: str) -> Result:
     if not results:
         raise TimeoutError(late)
     return results[0]
+
+
+def file_name(kind: int, key: str = "") -> str:
+    """The name of a file on a server, or the start of the names of a kind."""
+    folder = FOLDERS[kind % SIGNATURE] + (".signatures" if kind > SIGNATURE else "")
+    return f"{FORMAT}/{folder}/{key and require_key(key)}"
 
 
 class Tier:

@@ -15,6 +15,7 @@ from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
 from numba_kcache.store import ENTRY, MANIFEST
 from numba_kcache.store.encoding import encode_entry
+from numba_kcache.tiers import redis
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisError, RedisTier
 from tests.support.compiling import EMPTY, in_python
@@ -123,11 +124,12 @@ def test_ttl_is_the_server_s(server: RedisServer) -> None:
     assert [lives[name] for name in lives if key_of(2) in name] == [-1]
 
 
-def test_what_is_too_large_is_cut_by_the_server(server: RedisServer) -> None:
+def test_what_is_too_large_is_cut_by_the_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A payload above the limit is not read, whatever its size; one at the limit is."""
-    server.told("SET", f"numba_kcache:1:entry:{key_of(1)}", b"x" * 1_000_000)
+    server.told("SET", f"numba_kcache:1/entries/{key_of(1)}", b"x" * 1_000_000)
     before = server.told("INFO", "stats")
-    tier = RedisTier(server.url, limit_bytes=1000)
+    tier = RedisTier(server.url)
+    monkeypatch.setattr(redis, "MAX_FILE_BYTES", 1000)
     with pytest.raises(RedisError, match="above the limit of 1000"):
         tier.get(ENTRY, key_of(1))
     after = server.told("INFO", "stats")
