@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..errors import why_of
 from ..model import KEY_DIGITS, NamedTuple
 from . import (
     ENTRY,
@@ -166,6 +167,6 @@ def verify(store: DiskStore, check: Check) -> Iterator[Problem]:
         except FileNotFoundError:
             continue
         except (ValueError, OSError, MemoryError) as error:
-            problem = Problem(file.key, str(error) or repr(error))
+            problem = Problem(file.key, why_of(error))
             store.set_aside(file.key, file.kind, problem.reason)
             yield problem

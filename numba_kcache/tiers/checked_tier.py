@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import store as entry_format
-from ..errors import KCacheError
+from ..errors import KCacheError, why_of
 from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
 from ..store import ENTRY, MANIFEST, StoredEntry, StoredRow, renewed_in_children
@@ -147,7 +147,7 @@ class CheckedTier:
         except Exception as error:  # bytes of a tier may raise anything, also MemoryError: each is a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
             how = "arrived damaged" if is_trusted else "is not trusted"
-            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
+            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {why_of(error)}")
             return None
 
     # -- writing -----------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class CheckedTier:
         except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
             if opens and isinstance(error, OSError):
                 self._breaker.open()
-            self._trouble(str(error) or type(error).__name__)
+            self._trouble(why_of(error))
         with self._counting:
             self._is_reachable = is_reachable
             self._operations += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from ..errors import KCacheError
+from ..errors import KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..store import ENTRY, FOLDERS, FORMAT, require_key
@@ -171,5 +171,5 @@ def round_trip(tier: Tier) -> Trial:
     except KCacheError as error:
         return Trial(slowest_s, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
     except Exception as error:  # servers, client libraries and disks may raise anything
-        return Trial(slowest_s, (str(error) or type(error).__name__).splitlines()[0])
+        return Trial(slowest_s, why_of(error).splitlines()[0])
     return Trial(slowest_s)
