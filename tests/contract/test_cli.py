@@ -400,7 +400,7 @@ def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.Ca
     directory = ("--directory", str(tmp_path))
 
     assert said(capsys, "prune", "--older-than", "30d", *directory)[1]["removed"] == 1
-    assert said(capsys, "prune", "--max-size", "500B", *directory)[1]["removed"] == 3
+    assert said(capsys, "prune", "--max-size", "700B", *directory)[1]["removed"] == 3
     assert said(capsys, "clear", *directory) == (0, {"removed": 2, "entries": 0, "size_bytes": 0})
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numba_kcache.settings import Settings
-from numba_kcache.store import MANIFEST, FoundFile, StoredEntry, StoredRow, Tree, decode_entry, require_key
+from numba_kcache.store import MANIFEST, FoundFile, StoredRow, Tree, require_key
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
 from numba_kcache.store.eviction import LOW_WATER, choose, sum_of
-from numba_kcache.store.listing import EntryInfo, Removed, Usage, listed
+from numba_kcache.store.listing import Removed, Usage
 
 
 class MemoryStore(DiskStore):
@@ -49,12 +49,9 @@ class MemoryStore(DiskStore):
         every = [FoundFile(kind, key, tree, len(data), used) for (kind, key), (data, used) in self._files.items()]
         return (file for file in every if file.kind in kinds)
 
-    def entries(self, *_order: object) -> Iterator[EntryInfo]:
-        """Every entry."""
-        return listed(self.files(1), self._entry, "age", {})
-
-    def _entry(self, key: str) -> StoredEntry:
-        return decode_entry(self._files[1, key][0], key)
+    def get_encoded(self, key: str, kind: int = 1) -> bytes | None:
+        """The bytes of a file; its time of use is not renewed."""
+        return self._files.get((kind, key), (None, 0))[0]
 
     def size(self) -> Usage:
         """Number and bytes of the files."""
