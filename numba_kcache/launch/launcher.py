@@ -330,7 +330,8 @@ class LoadedModule:
             self.device_of = functools.partial(device_of, here=device.ordinal)
         self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # weak: each kernel refers to the module
         self.loaded_in, self._pid = context_id(), os.getpid()
-        self._waits, self._watched = None, list[Any]()
+        self._waits: Any = None
+        self._watched = list[Any]()
         self._again: Any = None
         self.numba: Any = None
         self.numba_modules: Any = None
