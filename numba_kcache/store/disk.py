@@ -61,7 +61,7 @@ from . import (
 
 if TYPE_CHECKING:
     from .counters import Counters
-    from .listing import EntryInfo, Order, Problem, Removed, Usage
+    from .listing import EntryInfo, Order, Problem, Usage
     from .locks import KeyLocks, KeyTurn
     from .writing import Writer
 
@@ -290,10 +290,9 @@ class DiskStore:
 
     def size(self) -> Usage:
         """Number and bytes of the files, counted file by file."""
-        from .listing import Usage
+        from .eviction import sum_of
 
-        files = list(self.files(*FOLDERS))
-        return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
+        return sum_of(list(self.files(*FOLDERS)))
 
     def damage(self, key: str) -> str:
         """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
@@ -364,7 +363,7 @@ class DiskStore:
         most_s = self.settings.build_wait_s if wait_s is None else wait_s
         return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
 
-    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
+    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Usage:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit.
 
         Args:
@@ -373,7 +372,7 @@ class DiskStore:
         """
         return self.writer.removed(lambda limits: limits.prune(max_size_bytes, older_than))
 
-    def clear(self) -> Removed:
+    def clear(self) -> Usage:
         """Remove every entry, manifest, damaged file and extracted header; statistics stay."""
         return self.writer.removed(lambda limits: limits.clear())
 

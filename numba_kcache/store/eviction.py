@@ -54,7 +54,7 @@ from .locks import LockFile
 
 if TYPE_CHECKING:  # writing imports this module, and disk imports writing; a put that starts no pass needs no report
     from .disk import DiskStore
-    from .listing import Removed
+    from .listing import Usage
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
@@ -153,7 +153,7 @@ class Limits:
 
     def prune(
         self, max_size_bytes: int | None = None, older_than_s: float | None = None, *, is_asked: bool = True
-    ) -> Removed:
+    ) -> Usage:
         """Run a pass in this thread; nothing is removed while another process runs one.
 
         Args:
@@ -203,7 +203,7 @@ class Limits:
         store.counters.fold()
         return removed
 
-    def clear(self) -> Removed:
+    def clear(self) -> Usage:
         """Remove every entry, manifest, damaged file and extracted header."""
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             for name in named(folder, QUARANTINED):
@@ -297,11 +297,11 @@ def remove_headers(tree: Tree) -> None:
             os.close(above)
 
 
-def sum_of(files: list[FoundFile]) -> Removed:
-    """Count these files and their bytes, as the result of removing them."""
-    from .listing import Removed
+def sum_of(files: list[FoundFile]) -> Usage:
+    """Count these files and their bytes."""
+    from .listing import Usage  # here: a put that starts no pass does not need it
 
-    return Removed(sum(file.kind == ENTRY for file in files), sum(file.size_bytes for file in files))
+    return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
 
 
 def named(folder: int, pattern: str) -> Iterator[str]:

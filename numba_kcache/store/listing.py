@@ -79,15 +79,8 @@ class Problem(NamedTuple):
     reason: str
 
 
-class Removed(NamedTuple):
-    """Number of entries that were removed, manifests not counted, and the bytes of both."""
-
-    entries: int
-    size_bytes: int
-
-
 class Usage(NamedTuple):
-    """Contents of a store.
+    """Contents of a store, or what was removed from it.
 
     Args:
         size_bytes: Bytes of entries and manifests together.

@@ -317,7 +317,7 @@ def test_prune_by_size(root: Path) -> None:
         clock.now_s += 1
     size = len(encode_entry(small_entry(0)))
 
-    assert store.prune(max_size_bytes=4 * size) == (6, 6 * size)
+    assert store.prune(max_size_bytes=4 * size) == (6 * size, 6)
     assert store.size()[:2] == (4 * size, 4)
     assert store.get(key_of(9)) is not None
 
