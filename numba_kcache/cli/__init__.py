@@ -21,7 +21,7 @@ from typing import Any
 from ..cache import configure, process_cache
 from ..errors import KCacheError, SettingsError, plain_lines
 from ..numba_hook import run_program
-from ..observe.console import Help, Parser, fill_streams, json_text, put, say
+from ..observe.console import Parser, fill_streams, json_text, put, say
 from ..observe.text import aligned
 from ..version import __version__
 from . import entries, installation, warm  # noqa: F401  each registers its verbs; the help lists them in this order
@@ -104,7 +104,7 @@ def _failed(text: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of every verb."""
-    form: Any = {"epilog": _EPILOG, "formatter_class": Help}
+    form: Any = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = Parser("numba-kcache", description=_DESCRIPTION, **form)
     parser.add_argument("--version", action="version", version=f"numba-kcache {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")

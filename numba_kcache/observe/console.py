@@ -39,13 +39,6 @@ class Parser(argparse.ArgumentParser):
         return f"{close or (meant(wrong[1], known) if wrong else '')}`{self.prog} --help` lists what it takes"
 
 
-class Help(argparse.HelpFormatter):
-    """Help whose paragraphs are wrapped at the terminal's width."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(super(Help, self)._fill_text(each, width, indent) for each in text.split("\n\n"))
-
-
 def count(text: str) -> int:
     """Parse a whole number of the command line."""
     if not text.isdecimal() or len(text) > 9:
