@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a warm start does not import these modules
 
 Result = TypeVar("Result")
 
-_COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written", "waits")
+_COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written")
 WORTH_S, _NEAR_WORTH_S, _MOST_WORTH_S = 1.0, 0.25, 10.0
 """Seconds that a hit may take, for it saves a compile: at least (from a server; from a directory, which is near), and
 at most if the entry records a longer compile."""
@@ -252,8 +252,7 @@ class CheckedTier:
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
 
     def _report_wait(self, what: str, waited_s: float) -> None:
-        if tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s):
-            self._count("waits")
+        tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s)
 
     # -- counting ----------------------------------------------------------------------------------
 

@@ -128,7 +128,6 @@ class TierReport(NamedTuple):
         bytes_written: Bytes of entries and manifests that it accepted.
         latency_s: Seconds of one operation on average; 0 before the first.
         is_reachable: The last operation succeeded; None before the first.
-        waits: Waits of launches for it that took more than a second.
     """
 
     name: str
@@ -140,7 +139,6 @@ class TierReport(NamedTuple):
     bytes_written: int
     latency_s: float
     is_reachable: bool | None
-    waits: int = 0
 
 
 class Trial(NamedTuple):
