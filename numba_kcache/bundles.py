@@ -172,8 +172,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         require_directory(session, f"import the bundle {bundle.name}")
         session.local.require_room(sum(each.size_bytes for each in new))
     except (ValueError, OSError, MemoryError) as error:
-        why = getattr(error, "strerror", None) or str(error) or "not enough memory to read it"
-        raise BundleError(cannot, why, "nothing was imported") from None
+        raise BundleError(cannot, why_of(error), "nothing was imported") from None
     if not trust_of(session.settings).demands:
         session.local.tree.takes_unsigned = True
     for number, each in enumerate(new):

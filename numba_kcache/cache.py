@@ -96,10 +96,7 @@ class KernelCache(GetOr):
     @shortening
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
-        from .observe.progress import shown_count
-
-        with shown_count("removing", "removed", self.session.settings.progress) as tell:
-            removed = self.session.local.clear(tell)
+        removed = self.session.local.clear()
         self.session.forget()
         return removed.entries
 

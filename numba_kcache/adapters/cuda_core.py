@@ -132,7 +132,7 @@ class Programs:
 
     def _keys(self) -> list[str]:
         own = repr({"resource": _LABEL})[1:-1]
-        return [each.key for each in self._session().local.entries() if own in str(each.header.get("attributes"))]
+        return [each.key for each in self._session().local.entries() if own in str(each.attributes)]
 
     def _session(self) -> Session:
         found: Session = process_session() if self._cache is None else self._cache.session

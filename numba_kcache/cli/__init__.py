@@ -2,8 +2,7 @@
 
 Promise     Exit codes: 0 success, 1 a problem was found or the command failed, 2 wrong usage. `--json` prints one JSON
             value and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the
-            arguments and the cache contain, a verb ends with a result or a message, without control characters. On a
-            terminal the output is wrapped.
+            arguments and the cache contain, a verb ends with a result or a message, without control characters.
 Method      A verb (a subcommand) is a function under `@verb` in entries, warm or installation. Modules that few verbs
             need are imported inside these.
 """
@@ -22,7 +21,7 @@ from typing import Any
 from ..cache import configure, process_cache
 from ..errors import KCacheError, SettingsError, plain_lines
 from ..numba_hook import run_program
-from ..observe.console import Help, Parser, fill_streams, json_text, put, say
+from ..observe.console import Parser, fill_streams, json_text, put, say
 from ..observe.text import aligned
 from ..version import __version__
 from . import entries, installation, warm  # noqa: F401  each registers its verbs; the help lists them in this order
@@ -78,16 +77,16 @@ def _run(parsed: argparse.Namespace) -> int:
         if result is None:
             return 0
         if parsed.json:
-            put(json_text(result.value), is_verbatim=True)
+            put(json_text(result.value))
         else:
             columns, rows, right = result.rows or ((), (), ())
             lines = [*(aligned([columns, *rows], right) if columns else ()), *([""] if columns and result.text else ())]
-            put("\n".join([*lines, plain_lines(result.text)]), is_verbatim=result.is_verbatim)
+            put("\n".join([*lines, plain_lines(result.text)]))
         return int(result.code)
     except KCacheError as error:
         if parsed.json:
             parts = {"what": error.what, "why": error.why, "hint": error.hint}
-            put(json_text({"error": parts}), is_verbatim=True)
+            put(json_text({"error": parts}))
         else:
             _failed(in_shell_words(str(error)))
         return 2 if isinstance(error, SettingsError) else 1
@@ -105,7 +104,7 @@ def _failed(text: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of every verb."""
-    form: Any = {"epilog": _EPILOG, "formatter_class": Help}
+    form: Any = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = Parser("numba-kcache", description=_DESCRIPTION, **form)
     parser.add_argument("--version", action="version", version=f"numba-kcache {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")

@@ -289,7 +289,7 @@ def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """
     text = cache.report()
     if arguments.file == "-":
-        return Result(text, text, is_verbatim=True)
+        return Result(text, text)
     with open(arguments.file, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     return Result({"file": arguments.file, "size_bytes": len(text.encode())}, f"wrote {arguments.file}")

@@ -45,7 +45,7 @@ def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     directory = cache.session.settings.directory or default_directory()
     if directory is None:
         raise KCacheError("cannot name the directory", "this user has no home directory", "set NUMBA_KCACHE_DIR")
-    return Result({"directory": directory}, directory, is_verbatim=True)
+    return Result({"directory": directory}, directory)
 
 
 @verb(is_diagnosing=True)

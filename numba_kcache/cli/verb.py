@@ -27,14 +27,12 @@ class Result(NamedTuple):
         text: Printed without it.
         code: Exit code of the process.
         rows: A table above the text: names of columns, rows, and the columns that are aligned at their right edge.
-        is_verbatim: The text is for a shell or a file: it is not wrapped even on a terminal.
     """
 
     value: Any
     text: str
     code: int = 0
     rows: tuple[Sequence[str], Sequence[Sequence[str]], Sequence[int]] | None = None
-    is_verbatim: bool = False
 
 
 Verb = Callable[["KernelCache", argparse.Namespace], "Result | None"]

@@ -16,7 +16,6 @@ from ..explanation.report import facts_of
 from ..model import BUILT, KEY_DIGITS, Counts, artifact_from_header
 from ..observe.detail import EntryDetail
 from ..observe.info import CacheInfo, history_of
-from ..observe.progress import shown_count
 from ..settings import size_bytes
 from ..store.listing import payload_records
 from . import arrived
@@ -49,8 +48,7 @@ def info_of(session: Session, scope: str) -> CacheInfo:
 
 def verify(session: Session) -> list[Problem]:
     """Read all files of a cache, quarantine those damaged or contradicting their header, and list them."""
-    with shown_count("verifying", "verified", session.settings.progress) as tell:
-        return session.local.verify(arrived, tell)
+    return session.local.verify(arrived)
 
 
 def keys_named(lookup: Lookup, name: str) -> list[str]:

@@ -15,6 +15,7 @@ import stat as modes
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
+from ..errors import why_of
 from ..keys import digest_of
 from ..model import NamedTuple
 from ..settings import working_directory
@@ -179,7 +180,7 @@ class Checking:
                 if content != answer:
                     yield Mismatch(Change.CONTENT, path, answer, content)
             except (OSError, ValueError) as error:
-                yield Mismatch(Change.GONE, path, answer, getattr(error, "strerror", None) or str(error))
+                yield Mismatch(Change.GONE, path, answer, why_of(error))
 
     def _digest(self, path: str, stat: FileStat, place: Place) -> str:
         """Digest a file, of all paths to it once."""

@@ -179,12 +179,6 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
         LaunchConfigError: An extent is below 1 or above its limit. The first offender in the order grid,
             block, threads, shared memory is named.
     """
-    (x, y, z), (most_x, most_y, most_z), shared_bytes = shape.grid, limits.grid, shape.shared_bytes
-    room = limits.shared_bytes - limits.static_shared_bytes
-    if 0 < x <= most_x and 0 < y <= most_y and 0 < z <= most_z and (not shared_bytes or 0 < shared_bytes <= room):
-        (x, y, z), (most_x, most_y, most_z) = shape.block, limits.block
-        if 0 < x <= most_x and 0 < y <= most_y and 0 < z <= most_z and x * y * z <= limits.threads_per_block:
-            return  # as most launches do
     for name, extents, most in (("grid", shape.grid, limits.grid), ("block", shape.block, limits.block)):
         for axis, extent, limit in zip(AXES, extents, most):  # noqa: B905
             if not 1 <= extent <= limit:
@@ -206,7 +200,8 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
             f"it takes at most {limits.threads_per_block} on this device",
             "use a smaller block; registers and __launch_bounds__ can lower the limit of a kernel",
         )
-    if not 0 <= shape.shared_bytes <= room:
+    room = limits.shared_bytes - limits.static_shared_bytes
+    if shape.shared_bytes and not 0 < shape.shared_bytes <= room:
         raise LaunchConfigError(
             f"cannot launch {kernel} with sharedmem = {shape.shared_bytes}",
             f"a block takes 0 to {room} bytes beside the {limits.static_shared_bytes} of its static arrays",

@@ -329,9 +329,9 @@ class LoadedModule:
 
             self.device_of = functools.partial(device_of, here=device.ordinal)
         self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # weak: each kernel refers to the module
-        self._context_id: int | None = None
         self.loaded_in, self._pid = context_id(), os.getpid()
         self._waits: Any = None
+        self._watched = list[Any]()
         self._again: Any = None
         self.numba: Any = None
         self.numba_modules: Any = None
@@ -341,7 +341,6 @@ class LoadedModule:
             status, self.handle = driver.cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
             if status != 0:
                 raise self._refused(f"the driver returned {driver.name_of(status)}")
-            self._context_id = self.loaded_in
             self.stays[0] = False
             return
         from cuda.core import ObjectCode
@@ -404,14 +403,18 @@ class LoadedModule:
             return
         if device.ordinal == self.device.ordinal:  # a launch on another device uses another module
             if not self.has_lost_its_context():
-                sentinel = _ContextSentinel()
-                device.numba.modules[sentinel] = sentinel
-                self._watch(sentinel)
+                self.watch_context(device.numba.modules)
             self.awaits_numba[0] = False
+
+    def watch_context(self, modules: Any) -> None:
+        """Clear `live` when the context of a Numba that has these modules is destroyed."""
+        sentinel = _ContextSentinel()
+        modules[sentinel] = sentinel
+        self._watch(sentinel)
 
     def _watch(self, owner: Any) -> None:
         live = self.live
-        self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
+        self._watched.append(weakref.ref(owner, lambda _gone: live.__setitem__(0, False)))
 
     def is_current(self) -> bool:
         """Check whether the module may be used, and was loaded in the current context."""
@@ -419,7 +422,7 @@ class LoadedModule:
 
     def has_lost_its_context(self) -> bool:
         """Check whether the context that it was loaded in was destroyed; Numba's contexts are watched instead."""
-        if self._context_id is not None and self.live[0] and context_id() != self._context_id:
+        if self.numba is None and self.live[0] and context_id() != self.loaded_in:
             self.live[0] = False
         return not self.live[0]
 
@@ -456,7 +459,7 @@ class LoadedModule:
 
 
 class _ContextSentinel:
-    """A member of `modules` of Numba's context, freed when these are; the context lives on in a reference cycle."""
+    """A member of `modules` of a Numba's context, freed when these are; the context lives on in a reference cycle."""
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

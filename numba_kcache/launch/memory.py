@@ -113,7 +113,7 @@ def current_stream(value: Any, torch: Any, ordinal: int) -> int | None:
     """Handle of the current stream on a device of PyTorch, or of another library with DLPack's exchange API; None for
     memory of the host."""
     if torch is not None and isinstance(value, torch.Tensor):
-        return int(_torch_stream(torch)(ordinal)) if value.is_cuda else None
+        return int(torch.cuda.current_stream(ordinal).cuda_stream) if value.is_cuda else None
     return _exchanged_stream(type(value), ordinal)
 
 
@@ -137,13 +137,6 @@ def _exchanged_stream(kind: type, ordinal: int) -> int | None:
     handle = ctypes.c_void_p()
     status = _exchange_function(kind)(_DLPACK_CUDA, ordinal, ctypes.byref(handle))
     return None if status else handle.value or 0
-
-
-@lru_cache(maxsize=1)
-def _torch_stream(torch: Any) -> Any:
-    """PyTorch's function from a device's ordinal to the handle of its current stream; the fast one if present."""
-    quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return quick or (lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
 def read_typestr(value: Any, typestr: str) -> tuple[str, int]:

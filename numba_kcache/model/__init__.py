@@ -342,17 +342,16 @@ LONG_WAIT_S = 1.0
 """Waits of this many seconds are events, and counted."""
 
 
-def tell_wait(emit: Emit, what: str, waited_s: float) -> bool:
-    """Emit the event of a wait if it was long. Returns True if it was.
+def tell_wait(emit: Emit, what: str, waited_s: float) -> None:
+    """Emit the event of a wait if it was long.
 
     Args:
         emit: Takes the event.
         what: What was waited for.
         waited_s: For how many seconds.
     """
-    if is_long := waited_s >= LONG_WAIT_S:
+    if waited_s >= LONG_WAIT_S:
         emit(Event(EventKind.WAITED, {"what": what, "waited_s": waited_s}))
-    return is_long
 
 
 def trouble(where: str, error: object) -> Event:

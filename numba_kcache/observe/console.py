@@ -1,7 +1,4 @@
-"""Parse and print for the command line: output is free of control characters, and closed streams are tolerated.
-
-Promise     Lines are wrapped between words on a terminal; for other streams the text is unchanged.
-"""
+"""Parse and print for the command line: output is free of control characters, and closed streams are tolerated."""
 
 from __future__ import annotations
 
@@ -10,10 +7,8 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import sys
-from textwrap import TextWrapper
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from ..errors import plain, plain_lines
 from ..model.text import meant
@@ -42,13 +37,6 @@ class Parser(argparse.ArgumentParser):
             return f"write it after the verb: {self.prog} {wrong[1]}"
         close = f"did you mean {_OTHER_WORDS[wrong[1]]}? " if wrong and wrong[1] in _OTHER_WORDS else ""
         return f"{close or (meant(wrong[1], known) if wrong else '')}`{self.prog} --help` lists what it takes"
-
-
-class Help(argparse.HelpFormatter):
-    """Help whose paragraphs are wrapped at the terminal's width."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(super(Help, self)._fill_text(each, width, indent) for each in text.split("\n\n"))
 
 
 def count(text: str) -> int:
@@ -82,12 +70,8 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, default=repr)
 
 
-def put(text: str, *, is_verbatim: bool = False) -> None:
+def put(text: str) -> None:
     """Print the result of a command, which must be free of control characters already.
-
-    Args:
-        text: The text; on a terminal it is wrapped between words.
-        is_verbatim: The text is for a shell, a file or a program, and is printed unchanged.
 
     Raises:
         OSError: Standard output is closed.
@@ -98,36 +82,11 @@ def put(text: str, *, is_verbatim: bool = False) -> None:
         raise OSError("standard output is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal's encoding lacks
-    print(text if is_verbatim else wrapped(text, sys.stdout), flush=True)
+    print(text, flush=True)
 
 
 def say(text: str) -> None:
     """Print a message on standard error; do nothing where that is closed."""
     if sys.stderr is not None and not sys.stderr.closed:
         with contextlib.suppress(OSError):
-            print(wrapped(plain_lines(text), sys.stderr), file=sys.stderr)
-
-
-# -- lines ---------------------------------------------------------------------------------------------------------
-
-
-_COLUMN = re.compile(r"^ *(?:\d+\. |- |hint: )?|(?<=\S) {2,}")
-"""Matches what comes before a column; a wrapped line is indented to the end of the last match."""
-
-
-class _Wrapper(TextWrapper):
-    wordsep_simple_re = re.compile(r"(\s+|(?<=/)(?=\S))")
-
-
-def wrapped(text: str, stream: TextIO) -> str:
-    """Prepare a text for a stream: wrapped for a terminal, unchanged for others."""
-    if not stream.isatty():  # for grep and awk
-        return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join([part for line in text.split("\n") for part in _parts(line, width)])
-
-
-def _parts(line: str, width: int) -> list[str]:
-    ends = [match.end() for match in _COLUMN.finditer(line)]
-    column = max((end for end in ends if end <= width * 2 // 3), default=0)
-    return _Wrapper(width, subsequent_indent=" " * column, break_on_hyphens=False).wrap(line) or [""]
+            print(plain_lines(text), file=sys.stderr)

@@ -6,7 +6,6 @@ Promise     The contents of a file are shown as text: no control character reach
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -138,20 +137,10 @@ def _kernel_lines(compiled: CompiledKernel) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Show one component: the start of a text, the names and values of a mapping."""
-    first, *more = _in_words(value).strip().splitlines() or [""]
+    """Show one component: the start of a text, or of other values as JSON."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    first, *more = text.strip().splitlines() or [""]
     return first if not more and len(first) <= _MAX_VALUE else f"{first[:_MAX_VALUE]} ..."
-
-
-def _in_words(value: Any) -> str:
-    """Write a JSON value without its punctuation; long digests are shortened to their first digits."""
-    if isinstance(value, str):
-        return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", value)
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {text}" for name, each in value.items() if (text := _in_words(each)))
-    if isinstance(value, list):
-        return ", ".join(text for each in value if (text := _in_words(each)))
-    return "" if value is None else json.dumps(value)
 
 
 def _time(seconds: float) -> str:

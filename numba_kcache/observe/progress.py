@@ -1,8 +1,9 @@
-"""Show what is being done when it takes longer than a second: a compile, or work on many entries.
+"""Show a compile that takes longer than a second.
 
-Promise     Work of less than a second shows nothing. A longer one shows a live line on standard error if that is a
-            terminal. An error in showing it never reaches the work.
-Method      Each work starts a thread that waits for its end. A hit starts none, nor does a compile without a terminal.
+Promise     A compile of less than a second shows nothing. A longer one shows a live line on standard error if that is a
+            terminal. An error in showing it never reaches the compile.
+Method      Each compile starts a thread that waits for its end. A hit starts none, nor does a compile without a
+            terminal.
 Not here    The log line that every compile gets at its end (log).
 """
 
@@ -12,8 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from ..errors import plain
@@ -24,22 +25,13 @@ _ERASE_LINE = "\x1b[K"
 
 
 @contextmanager
-def shown(
-    what: str,
-    after_s: float = 1.0,
-    stream: TextIO | None = None,
-    *,
-    words: tuple[str, str] = ("compiling", "compiled"),
-    count: Callable[[], str] = lambda: "",
-) -> Iterator[None]:
-    """Show what is being done once the context has lasted longer than `after_s`.
+def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iterator[None]:
+    """Show what is compiled once the context has lasted longer than `after_s`.
 
     Args:
         what: The kernel and its target, `"saxpy for sm_90"`.
         after_s: Seconds without output.
         stream: Stream for the live line, if it is a terminal; None for standard error.
-        words: The work, while it lasts and when it is done.
-        count: Returns how much is done, such as `"1200 "`.
     """
     what, output, start_s = plain(what), stream or sys.stderr, time.perf_counter()
     is_done, is_live = threading.Event(), False
@@ -49,7 +41,7 @@ def shown(
         wait_s = after_s
         while not is_done.wait(wait_s):
             is_live, wait_s = True, _EVERY_S
-            _write(output, f"{words[0]} {count()}{what} ... {time.perf_counter() - start_s:.0f} s")
+            _write(output, f"compiling {what} ... {time.perf_counter() - start_s:.0f} s")
 
     thread = threading.Thread(target=show, name="numba_kcache progress", daemon=True)
     with suppress(RuntimeError):  # no more threads can be started: show nothing
@@ -57,26 +49,13 @@ def shown(
     end = ""
     try:
         yield
-        end = f"{words[1]} {count()}{what} in {seconds_text(time.perf_counter() - start_s)}"
+        end = f"compiled {what} in {seconds_text(time.perf_counter() - start_s)}"
     finally:  # the line stays with the duration, or is cleared for the error that follows
         is_done.set()
         if thread.is_alive():
             thread.join(_EVERY_S)  # a blocked terminal must not hold up the compile
         if is_live:
             _write(output, end, "\n" if end else "")
-
-
-@contextmanager
-def shown_count(doing: str, done: str, is_shown: bool) -> Iterator[Callable[[], object]]:
-    """Show how many files are done; the context is a function to call for each."""
-    number = 0
-
-    def tell() -> None:
-        nonlocal number
-        number += 1
-
-    with shown("files", words=(doing, done), count=lambda: f"{number} ") if is_shown else nullcontext():
-        yield tell
 
 
 def _write(stream: TextIO, text: str, end: str = "") -> None:

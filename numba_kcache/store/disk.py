@@ -61,7 +61,7 @@ from . import (
 
 if TYPE_CHECKING:
     from .counters import Counters
-    from .listing import EntryInfo, Order, Problem, Removed, Usage
+    from .listing import EntryInfo, Order, Problem, Usage
     from .locks import KeyLocks, KeyTurn
     from .writing import Writer
 
@@ -289,13 +289,10 @@ class DiskStore:
         return islice(listed(self.files(ENTRY), self.peeking.get, by, hits or {}), limit)
 
     def size(self) -> Usage:
-        """Number and bytes of the files, counted file by file, and of extracted headers."""
-        from .eviction import header_folders
-        from .listing import Usage
+        """Number and bytes of the files, counted file by file."""
+        from .eviction import sum_of
 
-        files = list(self.files(*FOLDERS))
-        headers = sum(header_folders(self.directory).values())
-        return Usage(headers + sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
+        return sum_of(list(self.files(*FOLDERS)))
 
     def damage(self, key: str) -> str:
         """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
@@ -307,16 +304,15 @@ class DiskStore:
             return str(error)
         return ""
 
-    def verify(self, check: Check = lambda entry: None, tell: Callable[[], object] = lambda: None) -> list[Problem]:
+    def verify(self, check: Check = lambda entry: None) -> list[Problem]:
         """Read every file in full; report those that are damaged or that `check` refuses, and quarantine them.
 
         Args:
             check: Raises ValueError for an entry that is not to be trusted.
-            tell: Called for each file.
         """
         from .listing import verify
 
-        return list(verify(self, check, tell))
+        return list(verify(self, check))
 
     # Writing
 
@@ -367,7 +363,7 @@ class DiskStore:
         most_s = self.settings.build_wait_s if wait_s is None else wait_s
         return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
 
-    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
+    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Usage:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit.
 
         Args:
@@ -376,10 +372,9 @@ class DiskStore:
         """
         return self.writer.removed(lambda limits: limits.prune(max_size_bytes, older_than))
 
-    def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
-        """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the tree;
-        statistics stay."""
-        return self.writer.removed(lambda limits: limits.clear(tell))
+    def clear(self) -> Usage:
+        """Remove every entry, manifest, damaged file and extracted header; statistics stay."""
+        return self.writer.removed(lambda limits: limits.clear())
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""

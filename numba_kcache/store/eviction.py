@@ -28,7 +28,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ from .locks import LockFile
 
 if TYPE_CHECKING:  # writing imports this module, and disk imports writing; a put that starts no pass needs no report
     from .disk import DiskStore
-    from .listing import Removed
+    from .listing import Usage
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
@@ -81,6 +81,7 @@ _LOCK = "evict.lock"
 _SHARDS = 256
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}"
 _LOCK_FILE = r"[0-9a-f]{64}"
+_HEADERS = r"new-.*|[0-9a-f]{32}"
 QUARANTINED = r"[0-9a-f]{62}\.[0-9a-f]{8}"
 
 
@@ -89,15 +90,10 @@ class Limits:
 
     Args:
         store: The store of the tree, with its limits.
-
-    Attributes:
-        left_bytes: The limit of the size, less extracted headers; half of it at least is left to entries.
     """
 
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
-        limit = store.settings.max_size_bytes
-        self.left_bytes = max(limit - sum(header_folders(store.directory).values()), limit // 2)
         self.after_fork()
         renewed_in_children.add(self)
 
@@ -110,7 +106,7 @@ class Limits:
         """Start a pass if the files of a folder are more than its share of a limit, or none ran for a day."""
         is_full = choose(
             files,
-            max_size_bytes=self.left_bytes / _SHARDS,
+            max_size_bytes=self._store.settings.max_size_bytes / _SHARDS,
             max_entries=self._store.settings.max_entries / _SHARDS,
         )
         try:
@@ -157,7 +153,7 @@ class Limits:
 
     def prune(
         self, max_size_bytes: int | None = None, older_than_s: float | None = None, *, is_asked: bool = True
-    ) -> Removed:
+    ) -> Usage:
         """Run a pass in this thread; nothing is removed while another process runs one.
 
         Args:
@@ -192,7 +188,7 @@ class Limits:
         reached("eviction.walked")
         doomed = choose(
             files,
-            max_size_bytes=self.left_bytes if max_size_bytes is None else max_size_bytes,
+            max_size_bytes=store.settings.max_size_bytes if max_size_bytes is None else max_size_bytes,
             max_entries=store.settings.max_entries,
             before_ns=0 if older_than_s is None else int((now_s - older_than_s) * 1e9),
             low_water=LOW_WATER if max_size_bytes is None else 1.0,
@@ -207,19 +203,13 @@ class Limits:
         store.counters.fold()
         return removed
 
-    def clear(self, tell: Callable[[], object]) -> Removed:
-        """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the
-        tree."""
+    def clear(self) -> Usage:
+        """Remove every entry, manifest, damaged file and extracted header."""
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             for name in named(folder, QUARANTINED):
                 unlink(folder, name)
-        removed = []
-        for file in self._tree.walk(*FOLDERS):
-            tell()
-            if remove(file):
-                removed.append(file)
-        gone = sum_of(removed)
-        return gone._replace(size_bytes=gone.size_bytes + remove_headers(self._tree))
+        remove_headers(self._tree)
+        return sum_of([file for file in self._tree.walk(*FOLDERS) if remove(file)])
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
@@ -283,22 +273,13 @@ def remove(file: FoundFile, *, unchanged: bool = False) -> bool:
     return False
 
 
-def header_folders(directory: str) -> dict[str, int]:
-    """The folders beside a tree with headers that NVRTC holds itself; the name of a complete one ends with its bytes,
-    that of another begins with `new-`."""
-    with suppress(OSError):
-        names = os.listdir(f"{directory}/{HEADERS}") if directory else []
-        found = [re.fullmatch(r"(?as)new-.*|\w+-(\d{1,15})", each) for each in names]
-        return {each[0]: int(each[1] or 0) for each in found if each}
-    return {}
-
-
-def remove_headers(tree: Tree) -> int:
-    """Remove the extracted headers beside a tree; returns their bytes. A compile that needs them extracts them again.
+def remove_headers(tree: Tree) -> None:
+    """Remove the extracted headers beside a tree. A compile that needs them extracts them again.
 
     A folder loses its name first: under that, no process may find a part of the headers.
     """
-    size_bytes = 0
+    if not tree.is_private:
+        return
     with suppress(OSError):
         root = tree.open_root()
         try:
@@ -306,23 +287,21 @@ def remove_headers(tree: Tree) -> int:
         finally:
             os.close(root)
         try:
-            for name, held_bytes in header_folders(tree.root).items() if tree.is_private else ():
+            for name in named(above, _HEADERS):
                 doomed = f"new-{name}"
                 with suppress(OSError):
                     if stat.S_ISDIR(stat_in(above, name).st_mode):
                         rename_in(above, name, above, doomed)
                     remove_folder_in(above, doomed)
-                    size_bytes += held_bytes
         finally:
             os.close(above)
-    return size_bytes
 
 
-def sum_of(files: list[FoundFile]) -> Removed:
-    """Count these files and their bytes, as the result of removing them."""
-    from .listing import Removed
+def sum_of(files: list[FoundFile]) -> Usage:
+    """Count these files and their bytes."""
+    from .listing import Usage  # here: a put that starts no pass does not need it
 
-    return Removed(sum(file.kind == ENTRY for file in files), sum(file.size_bytes for file in files))
+    return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
 
 
 def named(folder: int, pattern: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ..errors import why_of
 from ..keys import sha256
 from . import (
     FOLDER,
@@ -237,7 +238,7 @@ def local_directory(purpose: str) -> str:
             finally:
                 os.close(root)
         except OSError as error:
-            tried.append(f"{path}: {error.strerror or error}")
+            tried.append(f"{path}: {why_of(error)}")
         else:
             return path
     raise OSError(f"there is no private folder for files: tried {', '.join(tried)}")
@@ -246,7 +247,7 @@ def local_directory(purpose: str) -> str:
 def words_of(error: OSError, directory: str) -> str:
     """The reason why a directory cannot be used, with the name of the file or folder in it that the system refused."""
     name = error.filename if isinstance(error.filename, str) else ""
-    why = error.strerror or str(error)
+    why = why_of(error)
     return f"{why} ({name})" if name not in ("", directory) else why
 
 
@@ -267,5 +268,5 @@ def unwritable(tree: Tree) -> str:
             return f"{existing} cannot be written to: {error.strerror}"
         return ""
     except OSError as error:
-        return error.strerror or str(error)
+        return why_of(error)
     return f"{tree.root} cannot be written to"

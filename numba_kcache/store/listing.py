@@ -7,16 +7,17 @@ Promise     Files are sorted without opening them, except by cost, and only the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model import KEY_DIGITS, NamedTuple
+from ..errors import KCacheError, why_of
+from ..model import KEY_DIGITS, NamedTuple, artifact_from_header
 from . import (
     ENTRY,
     FOLDERS,
     MANIFEST,
     RECORD,
     FoundFile,
-    Header,
     PayloadRecord,
     Payloads,
     StoredEntry,
@@ -42,7 +43,10 @@ class EntryInfo(NamedTuple):
 
     Args:
         key: Key of the entry.
-        header: JSON header of the entry.
+        kernels: The names of the kernels in it, as in the source; for an object of another library, the object's label.
+        target: Target that its code was built for, such as `"sm_90"`.
+        compile_time_s: Seconds that its compilation took.
+        attributes: JSON values that the kind of its kernels keeps.
         size_bytes: Bytes that its file takes.
         used_s: When it was stored or last used, to the hour, in seconds since the epoch.
         payload_bytes: Unpacked size of each payload.
@@ -50,7 +54,10 @@ class EntryInfo(NamedTuple):
     """
 
     key: str
-    header: Header
+    kernels: tuple[str, ...]
+    target: str
+    compile_time_s: float
+    attributes: Mapping[str, Any]
     size_bytes: int
     used_s: float
     payload_bytes: dict[str, int]
@@ -58,29 +65,6 @@ class EntryInfo(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<EntryInfo {self.key[:12]}: {', '.join(self.kernels)} for {self.target}>"
-
-    @property
-    def target(self) -> str:
-        """Target that its code was built for, such as `"sm_90"`; "" if the header does not say."""
-        target = self.header.get("target")
-        return target if isinstance(target, str) else ""
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """The names of the kernels in it, as in the source; for an object of another library, the object's label."""
-        attributes = self.header.get("attributes")
-        label = attributes.get("label") if isinstance(attributes, dict) and self.header.get("kind") == "built" else None
-        if isinstance(label, str):
-            return (label,)
-        entries = self.header.get("entries")
-        rows = entries if isinstance(entries, list) else []
-        return tuple(row[0] for row in rows if isinstance(row, list) and row and isinstance(row[0], str))
-
-    @property
-    def compile_time_s(self) -> float:
-        """Seconds that its compilation took; 0 where the header does not say."""
-        seconds = self.header.get("compile_time_s")
-        return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that a listing shows, as JSON values."""
@@ -95,15 +79,8 @@ class Problem(NamedTuple):
     reason: str
 
 
-class Removed(NamedTuple):
-    """Number of entries that were removed, manifests not counted, and the bytes of both."""
-
-    entries: int
-    size_bytes: int
-
-
 class Usage(NamedTuple):
-    """Contents of a store.
+    """Contents of a store, or what was removed from it.
 
     Args:
         size_bytes: Bytes of entries and manifests together.
@@ -140,9 +117,13 @@ def _infos(
     for file in files:
         entry = read(file.key)
         if entry is not None:
-            sizes = {each.name: each.size_bytes for each in payload_records(entry)}
-            times_hit = hits.get(file.key[:KEY_DIGITS], 0)
-            yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, sizes, times_hit)
+            with suppress(ValueError, KCacheError):  # of another version, or forged
+                made = artifact_from_header(entry.header, entry.payloads)
+                sizes = {each.name: each.size_bytes for each in payload_records(entry)}
+                yield EntryInfo(
+                    file.key, made.names, made.target.name, made.compile_time_s, made.attributes, file.size_bytes,
+                    file.used_ns / 1e9, sizes, hits.get(file.key[:KEY_DIGITS], 0),
+                )  # fmt: skip
 
 
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
@@ -150,16 +131,14 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
 
 
-def verify(store: DiskStore, check: Check, tell: Callable[[], object]) -> Iterator[Problem]:
+def verify(store: DiskStore, check: Check) -> Iterator[Problem]:
     """Read each file in full, with all payloads; quarantine and yield those that are damaged or not trusted.
 
     Args:
         store: The store.
         check: Raises ValueError for an entry that is not to be trusted although its digest is right.
-        tell: Called for each file.
     """
     for file in store.files(*FOLDERS):
-        tell()
         try:
             found = _DECODE[file.kind](file.tree.read(file.kind, file.key), file.key)
             if isinstance(found, StoredEntry):
@@ -168,6 +147,6 @@ def verify(store: DiskStore, check: Check, tell: Callable[[], object]) -> Iterat
         except FileNotFoundError:
             continue
         except (ValueError, OSError, MemoryError) as error:
-            problem = Problem(file.key, str(error) or repr(error))
+            problem = Problem(file.key, why_of(error))
             store.set_aside(file.key, file.kind, problem.reason)
             yield problem

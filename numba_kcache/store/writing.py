@@ -55,7 +55,7 @@ from .locks import KeyLocks, Turn
 
 if TYPE_CHECKING:  # disk imports this module
     from .disk import Decode, DiskStore
-    from .listing import Removed
+    from .listing import Usage
 
 FAULT_POINTS = ("publish.created", "publish.half_written", "publish.written", "publish.synced", "publish.renamed")
 
@@ -161,7 +161,7 @@ class Writer:
             self.limits.start()
         return False
 
-    def removed(self, work: Callable[[Limits], Removed]) -> Removed:
+    def removed(self, work: Callable[[Limits], Usage]) -> Usage:
         """Return what `work` removes from the tree; there may then be room for new entries."""
         if not (self._store.is_written() and self._store.is_usable()):
             return sum_of([])

@@ -247,9 +247,6 @@ def open_traversable(name: str, find: Callable[[], Any], trusted: Trust) -> Bund
 
 def refused(name: str, error: BaseException) -> BundleError:
     """Make the error for a bundle that cannot be used."""
-    why = why_of(error)
-    if isinstance(error, MemoryError):
-        why = "not enough memory to read it"
     hint = "name a file that export_bundle() wrote, or fetch it again"
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         hint = "correct the path: export_bundle() writes a file; a directory is a tier"
@@ -257,7 +254,7 @@ def refused(name: str, error: BaseException) -> BundleError:
         hint = "sign it, or name its key in trusted_keys"
     elif isinstance(error, ImportError):
         hint = "install the package, or write a path with ./ before it"
-    return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)
+    return BundleError(f"cannot use the bundle {name}", why_of(error), hint)
 
 
 def sizes_of(prefix: bytes, size_bytes: int) -> tuple[int, int]:
@@ -389,8 +386,8 @@ def write_bundle(bundle: Assembled) -> BundleReport:
         finally:
             os.close(folder)
     except OSError as error:
-        why = error.strerror or str(error)
-        raise BundleError(f"cannot write the bundle {bundle.report.path}", why, "write it elsewhere") from None
+        what = f"cannot write the bundle {bundle.report.path}"
+        raise BundleError(what, why_of(error), "write it elsewhere") from None
     return bundle.report
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import store as entry_format
-from ..errors import KCacheError
+from ..errors import KCacheError, why_of
 from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
 from ..store import ENTRY, MANIFEST, StoredEntry, StoredRow, renewed_in_children
@@ -32,10 +32,7 @@ if TYPE_CHECKING:  # a warm start does not import these modules
 
 Result = TypeVar("Result")
 
-_COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written", "waits")
-_TRIES = 4
-"""Attempts to add to a manifest that other processes write to at the same time."""
-
+_COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written")
 WORTH_S, _NEAR_WORTH_S, _MOST_WORTH_S = 1.0, 0.25, 10.0
 """Seconds that a hit may take, for it saves a compile: at least (from a server; from a directory, which is near), and
 at most if the entry records a longer compile."""
@@ -150,49 +147,40 @@ class CheckedTier:
         except Exception as error:  # bytes of a tier may raise anything, also MemoryError: each is a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
             how = "arrived damaged" if is_trusted else "is not trusted"
-            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
+            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {why_of(error)}")
             return None
 
     # -- writing -----------------------------------------------------------------------------------
 
     def put(self, entry: StoredEntry, data: bytes) -> bool:
         """Put an entry into the tier. Returns True if it was accepted."""
-        return bool(self._give(ENTRY, entry.key, data, str(entry.header.get("target", ""))))
+        return self._give(ENTRY, entry.key, data, str(entry.header.get("target", "")))
 
     def add_rows(self, family: str, *rows: StoredRow) -> None:
-        """Add rows to the manifest of `family`. Gives up after `_TRIES` conflicts with other writers."""
-        for _ in range(_TRIES):
-            there = self._read(MANIFEST, family, is_awaited=False)
-            before = self._rows(family, there)
-            after = merge(before, *rows)
-            if after == before:
-                return
-            if self._give(MANIFEST, family, encode_manifest(family, after), "", there) is not False:
-                return
+        """Add rows to the manifest of `family`.
 
-    def _give(self, kind: int, key: str, data: bytes, target: str, before: bytes | None = None) -> bool | None:
-        """Put an entry, or replace a manifest, with its signature record.
-
-        Returns:
-            True; False if the tier has another manifest than `before`; None on failure.
+        Of two nodes that do so at the same moment, the later one wins, and the other's row is added again at its next
+        compile.
         """
+        before = self._rows(family, self._read(MANIFEST, family, is_awaited=False))
+        after = merge(before, *rows)
+        if after != before:
+            self._give(MANIFEST, family, encode_manifest(family, after), "")
+
+    def _give(self, kind: int, key: str, data: bytes, target: str) -> bool:
+        """Write a file after its signature record: readers report an unsigned file. Returns True if it was accepted."""
 
         def work() -> bool:
             record = b"" if self._trust is None else self._trust.record(kind, key, data, target)
-            if record and before is None:
-                self.tier.put(kind + SIGNATURE, key, record)  # before the file: readers report an unsigned file
-            if kind == ENTRY:
-                self.tier.put(ENTRY, key, data)
-            elif not self.tier.put_manifest(key, data, before):
-                return False
-            elif record and before is not None:
-                self.tier.put(kind + SIGNATURE, key, record)  # only by the writer whose manifest was accepted
+            if record:
+                self.tier.put(kind + SIGNATURE, key, record)
+            self.tier.put(kind, key, data)
             return True
 
         is_taken = self._asked(work, is_awaited=False, opens=self.tier.is_remote)  # a full share can still be read
         if is_taken:
             self._count("bytes_written", len(data))
-        return is_taken
+        return bool(is_taken)
 
     def later(self, size_bytes: int, work: Callable[[], object]) -> None:
         """Write to a tier: now to one that is near and fast, otherwise in the background."""
@@ -242,7 +230,7 @@ class CheckedTier:
         except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
             if opens and isinstance(error, OSError):
                 self._breaker.open()
-            self._trouble(str(error) or type(error).__name__)
+            self._trouble(why_of(error))
         with self._counting:
             self._is_reachable = is_reachable
             self._operations += 1
@@ -264,8 +252,7 @@ class CheckedTier:
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
 
     def _report_wait(self, what: str, waited_s: float) -> None:
-        if tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s):
-            self._count("waits")
+        tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s)
 
     # -- counting ----------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from hashlib import sha256
 from itertools import chain
 from typing import IO, Any
 
-from ..errors import BundleError
+from ..errors import BundleError, why_of
 from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
@@ -244,7 +244,7 @@ def write_image(place: LayoutPlace, bundle: Assembled, entries: Sequence[Bundled
         finally:
             os.close(root)
     except (OSError, ValueError) as error:
-        raise BundleError(cannot, getattr(error, "strerror", None) or str(error)) from None
+        raise BundleError(cannot, why_of(error)) from None
     return bundle.report
 
 

@@ -6,8 +6,7 @@ Promise     A request ends within `timeout_s`, connecting and body included, and
             would put tokens into it.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
-Not here    Leases, and manifests that are replaced atomically: not every object store has the conditional put that they
-            need. A Redis tier beside it has both.
+Not here    Leases: not every object store has the conditional put that they need. A Redis tier beside it has them.
 Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
             for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object
             (docs/performance-fleet.md).
@@ -22,9 +21,8 @@ from typing import Any, TypeVar
 
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
-from ..store import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
-from .tier import Tier, listed
-from .trust import SIGNATURE
+from ..store import MAX_FILE_BYTES
+from .tier import Tier, file_name, listed
 
 Result = TypeVar("Result")
 
@@ -35,12 +33,6 @@ _pid = 0
 child would wait for them for ever (obstore 0.8 and 0.9): a child therefore does not use object stores."""
 
 _SHOWN = re.compile("status code: [1-5][0-9][0-9]|[Cc]onnection refused|dns error|timed out|certificate|redirect")
-_KINDS = {
-    ENTRY: "entries",
-    ENTRY + SIGNATURE: "entries.signatures",
-    MANIFEST: "manifests",
-    MANIFEST + SIGNATURE: "manifests.signatures",
-}
 
 
 class ObjectTier(Tier):
@@ -52,7 +44,6 @@ class ObjectTier(Tier):
         timeout_s: Longest wait for one request, in seconds.
         endpoint: URL of the service, if it is not the cloud's own.
         region: Region of the bucket; "" for that of the environment.
-        limit_bytes: Largest size of an entry or manifest that is read.
         is_trusted: Whether its files are trusted without signatures.
     """
 
@@ -66,34 +57,33 @@ class ObjectTier(Tier):
         timeout_s: float = TIMEOUT_S,
         endpoint: str = "",
         region: str = "",
-        limit_bytes: int = MAX_FILE_BYTES,
         is_trusted: bool = False,
     ) -> None:
         self.name, self.readonly, self.is_trusted = shown_place(url), readonly, is_trusted
-        self._url, self._timeout_s, self._limit_bytes = url, timeout_s, limit_bytes
+        self._url, self._timeout_s = url, timeout_s
         self._config = {name: value for name, value in (("endpoint", endpoint), ("region", region)) if value}
         self._store: Any = None
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file."""
-        path = _path(kind, key)
+        path = file_name(kind, key)
 
         def work(obstore: Any, store: Any) -> bytes:
             found = obstore.get(store, path)
             size = found.meta["size"]
-            if size > self._limit_bytes:
-                raise ValueError(f"{path} has {size} bytes and is above the limit of {self._limit_bytes}")
+            if size > MAX_FILE_BYTES:
+                raise ValueError(f"{path} has {size} bytes and is above the limit of {MAX_FILE_BYTES}")
             return bytes(found.bytes())
 
         return self._asked(work)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Write an entry or a signature."""
-        self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
+        """Write a file."""
+        self._asked(lambda obstore, store: obstore.put(store, file_name(kind, key), data, use_multipart=False))
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests."""
-        start = _path(kind, "")
+        start = file_name(kind)
 
         def work(obstore: Any, store: Any) -> list[str]:
             return listed(str(each["path"]) for chunk in obstore.list(store, start) for each in chunk)
@@ -137,10 +127,6 @@ class ObjectTier(Tier):
         allow_http = self._config.get("endpoint", "").startswith("http:")
         client = {"timeout": timeout, "connect_timeout": timeout, "allow_http": allow_http}
         return opened(self._url, config=self._config or None, client_options=client, retry_config={"max_retries": 0})
-
-
-def _path(kind: int, key: str) -> str:
-    return f"{FORMAT}/{_KINDS[kind]}/{require_key(key) if key else ''}"
 
 
 def _obstore() -> Any:

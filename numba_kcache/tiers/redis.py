@@ -6,7 +6,7 @@ Promise     A command ends within `timeout_s` of its start, one that writes with
             server that repeats a command cannot put its password or user into an error. After any failure the
             connection is closed, so that no answer is taken for that of another command.
 Method      One command, one answer, over a socket whose timeout is the time left. A file is a string under
-            `<prefix>:<format>:<kind>:<key>`, read in one round trip: GETRANGE has the server truncate what is too long.
+            `<prefix>:<format>/<kind>/<key>`, read in one round trip: GETRANGE has the server truncate what is too long.
 Not here    When to ask, verification, and leases (tiers.checked_tier, tiers.breaker, tiers.lease); clusters of servers.
 Source      RESP2, the protocol of Redis and Valkey unless the client requests another. redis-py takes 100 ms of CPU to
             import, five times what a warm first launch may lose to a tier. It also bounds neither the size nor the time
@@ -25,29 +25,20 @@ from urllib.parse import unquote, urlsplit
 
 from ..model import NamedTuple
 from ..model.tier_address import shown_place
-from ..store import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from ..store import FORMAT, MAX_FILE_BYTES, require_key
 from .lease import WAIT_S
-from .tier import Tier, listed, within
-from .trust import SIGNATURE
+from .tier import Tier, file_name, listed, within
 
 TIMEOUT_S = 1.0
 PREFIX = "numba_kcache"
 _LEAST_BYTES_PER_S = 1 << 20
 """Speed of the slowest connection over which large files can be written."""
 
-_LEASE = 0
-_KINDS = {
-    ENTRY: "entry",
-    ENTRY + SIGNATURE: "entry.signature",
-    MANIFEST: "manifest",
-    MANIFEST + SIGNATURE: "manifest.signature",
-    _LEASE: "lease",
-}
 _REPLACE = """
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1"""
-"""Replace a value if it still is the expected one, "" for none; 0 milliseconds stand for no expiry."""
+"""Replace a lease if it still is the expected one."""
 
 _LINE_BYTES, _READ_BYTES, _ITEM_BYTES = 1 << 10, 1 << 16, 64
 _NO_REDIS = "the answer is not in the protocol of Redis"
@@ -130,7 +121,6 @@ class RedisTier(Tier):
         timeout_s: Longest wait for one operation, in seconds.
         wait_s: Longest wait of a process for kernels that other nodes build, in seconds.
         prefix: Prefix of the tier's keys on the server.
-        limit_bytes: Largest size of an entry or manifest that is read.
         is_trusted: Whether its files are trusted without signatures.
 
     Raises:
@@ -148,36 +138,29 @@ class RedisTier(Tier):
         timeout_s: float = TIMEOUT_S,
         wait_s: float = WAIT_S,
         prefix: str = PREFIX,
-        limit_bytes: int = MAX_FILE_BYTES,
         is_trusted: bool = False,
     ) -> None:
         self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
         self.is_trusted = is_trusted
         self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
-        self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
-        self._idle: list[Connection] = []
-        self._pid = os.getpid()
+        self._prefix, self._idle, self._pid = prefix, list[Connection](), os.getpid()
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file."""
         name = self._name(kind, key)
-        data: bytes = self._ask(b"GETRANGE", name, b"0", b"%d" % self._limit_bytes)
-        if data and len(data) > self._limit_bytes:
-            raise RedisError(f"{name.decode()} is above the limit of {self._limit_bytes} bytes")
+        data: bytes = self._ask(b"GETRANGE", name, b"0", b"%d" % MAX_FILE_BYTES)
+        if data and len(data) > MAX_FILE_BYTES:
+            raise RedisError(f"{name.decode()} is above the limit of {MAX_FILE_BYTES} bytes")
         return data or None
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Write an entry or a signature."""
+        """Write a file."""
         expiry = () if self._ttl_s is None else (b"EX", b"%d" % self._ttl_s)
         self._ask(b"SET", self._name(kind, key), data, *expiry)
 
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`, None for none; False if the server has another one by now."""
-        return self._replaced(self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0)
-
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
-        start = self._name(kind, "")
+        start = self._name(kind)
         pattern = b"".join(b"\\%c" % letter if letter in b"*?[]\\^-" else b"%c" % letter for letter in start) + b"*"
 
         def names() -> Iterator[bytes]:
@@ -190,28 +173,29 @@ class RedisTier(Tier):
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         """Set a lease to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
-        lease = self._name(_LEASE, name)
+        lease = self._lease(name)
         if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % (lease_s * 1000)) is not None:
             return token
         return self.value_of(name)
 
     def value_of(self, name: str) -> str:
         """The value of a lease; "" for none."""
-        return str(self._ask(b"GET", self._name(_LEASE, name)) or b"", "latin-1")
+        return str(self._ask(b"GET", self._lease(name)) or b"", "latin-1")
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
         """Set a lease to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
-        return self._replaced(self._name(_LEASE, name), before.encode(), after.encode(), kept_s)
+        words = b"1", self._lease(name), before.encode(), after.encode(), b"%d" % (kept_s * 1000)
+        return bool(self._ask(b"EVAL", _REPLACE.encode(), *words) == b"1")
 
     def close(self) -> None:
         """Close connections."""
         self._idle.clear()
 
-    def _name(self, kind: int, key: str) -> bytes:
-        return f"{self._prefix}:{_KINDS[kind]}:{require_key(key) if key else ''}".encode()
+    def _name(self, kind: int, key: str = "") -> bytes:
+        return f"{self._prefix}:{file_name(kind, key)}".encode()
 
-    def _replaced(self, name: bytes, before: bytes, after: bytes, kept_s: float) -> bool:
-        return bool(self._ask(b"EVAL", _REPLACE.encode(), b"1", name, before, after, b"%d" % (kept_s * 1000)) == b"1")
+    def _lease(self, name: str) -> bytes:
+        return f"{self._prefix}:{FORMAT}/leases/{require_key(name)}".encode()
 
     def _ask(self, *words: bytes) -> Any:
         """The answer to a command: bytes, a list of answers, or None."""
@@ -221,7 +205,7 @@ class RedisTier(Tier):
         with suppress(IndexError, ConnectionError):  # no idle connection, or the server closed it
             return self._answer(self._idle.pop(), deadline_s, words)
         connect_s = min(deadline_s, time.monotonic() + self._timeout_s)
-        return self._answer(Connection(self._server, connect_s, self._limit_bytes + 1), deadline_s, words)
+        return self._answer(Connection(self._server, connect_s, MAX_FILE_BYTES + 1), deadline_s, words)
 
     def _answer(self, connection: Connection, deadline_s: float, words: tuple[bytes, ...]) -> Any:
         answer = connection.ask(deadline_s, *words)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from ..errors import KCacheError
+from ..errors import KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
-from ..store import ENTRY, MANIFEST
+from ..store import ENTRY, FOLDERS, FORMAT, require_key
 from .trust import SIGNATURE
 
 Result = TypeVar("Result")
@@ -71,6 +71,12 @@ def within(seconds: float, work: Callable[[], Result], late: str) -> Result:
     return results[0]
 
 
+def file_name(kind: int, key: str = "") -> str:
+    """The name of a file on a server, or the start of the names of a kind."""
+    folder = FOLDERS[kind % SIGNATURE] + (".signatures" if kind > SIGNATURE else "")
+    return f"{FORMAT}/{folder}/{key and require_key(key)}"
+
+
 class Tier:
     """A store behind the local one.
 
@@ -94,19 +100,8 @@ class Tier:
         raise NotImplementedError
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Write an entry or a signature."""
+        """Write a file."""
         raise OSError(f"{self.name} is read-only")
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`, None for none; False if there is another one by now.
-
-        Of two processes that replace it at the same moment, the later one wins, and the other's row is found again
-        at the next compile. A tier that can replace it atomically has its own method.
-        """
-        if self.get(MANIFEST, family) != before:
-            return False
-        self.put(MANIFEST, family, data)
-        return True
 
     def targets(self) -> Sequence[str]:
         """The targets of its code, where it has a list of them."""
@@ -133,7 +128,6 @@ class TierReport(NamedTuple):
         bytes_written: Bytes of entries and manifests that it accepted.
         latency_s: Seconds of one operation on average; 0 before the first.
         is_reachable: The last operation succeeded; None before the first.
-        waits: Waits of launches for it that took more than a second.
     """
 
     name: str
@@ -145,7 +139,6 @@ class TierReport(NamedTuple):
     bytes_written: int
     latency_s: float
     is_reachable: bool | None
-    waits: int = 0
 
 
 class Trial(NamedTuple):
@@ -176,5 +169,5 @@ def round_trip(tier: Tier) -> Trial:
     except KCacheError as error:
         return Trial(slowest_s, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
     except Exception as error:  # servers, client libraries and disks may raise anything
-        return Trial(slowest_s, (str(error) or type(error).__name__).splitlines()[0])
+        return Trial(slowest_s, why_of(error).splitlines()[0])
     return Trial(slowest_s)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import SettingsError, ToolchainMissingError
+from ..errors import SettingsError, ToolchainMissingError, why_of
 from ..keys import encode, sha256
 from ..settings import Settings
 from ..store import ENTRY
@@ -140,7 +140,7 @@ def _key_pair(path: str) -> tuple[Any, bytes]:
         with open(path, "rb") as file:
             secret = serialization.load_pem_private_key(file.read(1 << 16), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise SettingsError(f"cannot use signing_key = {path!r}", _first_line(error), _MAKE_ONE) from None
+        raise SettingsError(f"cannot use signing_key = {path!r}", why_of(error).splitlines()[0], _MAKE_ONE) from None
     if not isinstance(secret, ed25519.Ed25519PrivateKey):
         raise SettingsError(f"cannot use signing_key = {path!r}", "it is not an Ed25519 key", _MAKE_ONE)
     raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
@@ -160,11 +160,6 @@ def _cryptography() -> tuple[Any, Any]:
             "cannot sign or check signatures", str(error), "install numba-kcache[sign], which brings cryptography"
         ) from None
     return serialization, ed25519
-
-
-def _first_line(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) else str(error)
-    return (text or type(error).__name__).splitlines()[0]
 
 
 def _statement(kind: int, key: str, data: bytes, target: str) -> bytes:

@@ -58,12 +58,11 @@ class Record(NamedTuple):
 
 
 class Library(NamedTuple):
-    """One file of a compiler: its path, its build, and its identity (`file_identities`) when that was found."""
+    """One file of a compiler: its path and its build."""
 
     name: str
     path: str
     build: str
-    stat: tuple[int, ...] = ()
 
 
 def load_compilers(names: Iterable[str]) -> bool:
@@ -194,7 +193,7 @@ class Toolchain:
         if row is None or row[0] != path or row[2:] != identity:
             row = [path, build_of(path), *identity]
             self._keep("libraries", name, row)
-        return Library(name, path, row[1], tuple(identity))
+        return Library(name, path, row[1])
 
     def version(self, distribution: str) -> str | None:
         """Return the version of a distribution: the imported one, else the installed one; None if absent."""

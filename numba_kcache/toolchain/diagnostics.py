@@ -1,4 +1,4 @@
-"""Rewrite positions in a compiler's log to lines of the user's file, and add the chain of includes to an error.
+"""Rewrite positions in a compiler's log to lines of the user's file.
 
 Promise     A position names a line of the user's file only where the source was found in that file; otherwise it
             stays a line of the source.
@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import functools
 import linecache
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from itertools import pairwise
 
 from ..model import Origin
@@ -33,12 +31,8 @@ _BEFORE = r"(?:.*[=(,+\s])?[rRfFuU]{0,2}"
 _LITERAL = r"(?:return\b|[\w.]+ *=|\+)?[\s(]*[rRfFuU]{0,2}(['\"])(.*?)(?:\\n)?\1[\s),+]*"
 """A line with one string literal of Python: its quote, and its content."""
 
-_INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
 MAX_LOG_BYTES = 1 << 20
 """Limit of a log that is stored with the code; the log of a template error can have hundreds of MB."""
-
-_COLUMNS = 160
-"""Columns at which long lines of a compiler are folded."""
 
 
 def _shown_lines(source: str, origin: Origin) -> dict[int, int]:
@@ -99,11 +93,10 @@ def first_line(source: str, origin: Origin) -> int | None:
     return None
 
 
-def for_user(log: str, program_name: str, source: str, origin: Origin, label: str, folders: Sequence[str]) -> str:
+def for_user(log: str, program_name: str, source: str, origin: Origin, label: str) -> str:
     """Rewrite a log for the user.
 
-    Positions become lines of the user's file or, where these are unknown, "line N of the source of <label>". After an
-    error in a header come the includes that led to that header.
+    Positions become lines of the user's file or, where these are unknown, "line N of the source of <label>".
 
     Args:
         log: As the compiler wrote it.
@@ -111,9 +104,8 @@ def for_user(log: str, program_name: str, source: str, origin: Origin, label: st
         source: The source that was compiled.
         origin: Its place in the user's files.
         label: Its name in messages.
-        folders: The include folders in order, the source's own first.
     """
-    log = with_includes(remap(log, program_name, source, origin), source, origin, program_name, folders)
+    log = remap(log, program_name, source, origin)
     if origin.is_whole_file:
         return log
     log = re.sub(
@@ -168,50 +160,6 @@ def _user_lines(source: str, origin: Origin) -> dict[int, int]:
     return {index + 1: place + 1 for index, place in _shown_lines(source, origin).items()}
 
 
-def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:
-    """Add to the log, after each error in a header, the includes that led to that header.
-
-    Args:
-        log: The log, already remapped.
-        source: The source that was compiled.
-        origin: Its place in the user's files.
-        program_name: The compiler's name for it.
-        folders: The include folders in order, the source's own first.
-    """
-    blocks, found = log.split("\n\n"), dict[int, str]()
-    for index, block in enumerate(blocks):
-        head = re.match(r"(\S.*?)\(\d+\): (?:catastrophic )?error\b", block)
-        if head and head[1] not in (origin.path, program_name):
-            found[index] = os.path.realpath(head[1])
-    parents = _includers({*found.values()}, source, folders) if found else {}
-    lines = _user_lines(source, origin) if parents else {}
-    for index, path in found.items():
-        while path in parents:
-            path, line = parents[path]
-            known = line if path else lines.get(line)
-            where = f"{path or (origin.path if known else program_name)}({known or line})"
-            blocks[index] = f"{blocks[index].rstrip()}\n          included from {where}"
-    return "\n\n".join(blocks)
-
-
-def _includers(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """For each header (by real path) the file that includes it first, "" for the source, and the line there."""
-    found: dict[str, tuple[str, int]] = {}
-    waiting = [("", source)]
-    for path, text in waiting:
-        for match in re.finditer(_INCLUDE, text):
-            own = [os.path.dirname(path)] if path and match[1] == '"' else []
-            tried = (os.path.realpath(os.path.join(folder, match[2])) for folder in (*own, *folders))
-            header = next(filter(os.path.isfile, tried), "")
-            if header and header not in found:
-                found[header] = path, text.count("\n", 0, match.start()) + 1
-                with suppress(OSError), open(header, encoding="utf-8", errors="replace") as file:
-                    waiting.append((header, file.read()))
-        if wanted <= found.keys():
-            break
-    return found
-
-
 def summary(log: str) -> str:
     """The first error line of a log, or its first line."""
     lines = [line for line in log.splitlines() if line.strip()]
@@ -228,30 +176,11 @@ def bounded(log: bytes) -> bytes:
 
 
 def excerpt(log: str, limit: int = 20) -> str:
-    """At most `limit` lines of a log; if it is longer, errors come first. Long lines are folded, not cut."""
+    """At most `limit` lines of a log; if it is longer, errors come first."""
     lines = log.splitlines()
     if len(lines) > limit:
         blocks = re.split(r"\n[ \t]*\n", log)
         blocks.sort(key=lambda block: re.search(r"\b(?:error|fatal)\b", block.partition("\n")[0]) is None)
         lines = "\n\n".join(blocks).splitlines()
     more = [f"... {len(lines) - limit} more lines in .log"] if len(lines) > limit else []
-    return "\n".join([*_folded(lines[:limit]), *more])
-
-
-def _folded(lines: Sequence[str]) -> Iterator[str]:
-    """Fold lines to `_COLUMNS`; a caret stays below the text that it marks."""
-    from textwrap import wrap  # here: not needed if a compile succeeds
-
-    carets = False
-    for line, below in pairwise([*lines, ""]):
-        if carets:  # this line of carets was written with the line above it
-            carets = False
-            continue
-        carets = bool(re.fullmatch(r"\s*[\^~]+\s*", below))
-        if not carets:
-            yield from wrap(line, _COLUMNS, drop_whitespace=False, replace_whitespace=False) or [""]
-            continue
-        for start in range(0, len(line) or 1, _COLUMNS):
-            yield line[start : start + _COLUMNS]
-            if part := below[start : start + _COLUMNS].rstrip():
-                yield part
+    return "\n".join([*lines[:limit], *more])

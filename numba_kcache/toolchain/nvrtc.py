@@ -15,6 +15,7 @@ import _ctypes
 import ctypes
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,8 +111,8 @@ _SOURCE_FAULTS = (5, 6, 9, 10)
 def extract_headers(parent: str, build: str) -> list[str]:
     """Extract the headers that NVRTC 13.3 and later hold, and list the folders to search; empty if there are none.
 
-    They lack `cuda.h` and `cuda_runtime.h` among others. A folder has its name, of its size and of the builtins' build,
-    only once it is complete: NVRTC's own marker does not notice edited files, and its lock is waited for without limit.
+    They lack `cuda.h` and `cuda_runtime.h` among others. A folder has its name, of the builtins' build, only once it is
+    complete: NVRTC's own marker does not notice edited files, and its lock is waited for without limit.
 
     Args:
         parent: The folder for them.
@@ -120,29 +121,24 @@ def extract_headers(parent: str, build: str) -> list[str]:
     import shutil
     from tempfile import mkdtemp
 
-    name = build.rpartition(":")[2][:32]
-    found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
-    if not found:
+    whole = os.path.join(parent, build.rpartition(":")[2][:32])
+    if not os.path.isdir(whole):
         for each in os.listdir(parent):  # what killed processes left, and the headers of other builds
             path, doomed = os.path.join(parent, each), os.path.join(parent, f"new-{each}")
             with suppress(OSError):
-                is_ours = each.startswith("new-") or each.rpartition("-")[2].isdigit()
+                is_ours = each.startswith("new-") or re.fullmatch("[0-9a-f]{32}", each)
                 if is_ours and time.time() - os.lstat(path).st_mtime > _UNUSED_S:
                     os.rename(path, doomed)  # no process may find a part of them under their name
                     shutil.rmtree(doomed)
         private = mkdtemp(prefix="new-", dir=parent)
         try:
             if not function("InstallBundledHeaders")(encoded(private), 2, None):  # 2: do not wait for its lock
-                sizes = [
-                    os.lstat(os.path.join(at, each)).st_blocks for at, _, files in os.walk(private) for each in files
-                ]
-                os.rename(private, os.path.join(parent, f"{name}-{512 * sum(sizes)}"))
+                os.rename(private, whole)
         except (KCacheError, OSError):  # no NVRTC, an older one, a full disk, or another process was first
             pass
         finally:
             shutil.rmtree(private, ignore_errors=True)
-        found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
-    return [os.path.join(parent, found[0], each).rstrip("/") for each in ("cccl", "")] if found else []
+    return [os.path.join(whole, "cccl"), whole] if os.path.isdir(whole) else []
 
 
 def supported_targets() -> tuple[int, ...]:

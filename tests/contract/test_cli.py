@@ -400,7 +400,7 @@ def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.Ca
     directory = ("--directory", str(tmp_path))
 
     assert said(capsys, "prune", "--older-than", "30d", *directory)[1]["removed"] == 1
-    assert said(capsys, "prune", "--max-size", "500B", *directory)[1]["removed"] == 3
+    assert said(capsys, "prune", "--max-size", "700B", *directory)[1]["removed"] == 3
     assert said(capsys, "clear", *directory) == (0, {"removed": 2, "entries": 0, "size_bytes": 0})
 
 
@@ -481,7 +481,7 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_table_on_a_terminal_has_no_escape_sequences(filled: Path) -> None:
-    """On a terminal a table is as wide as the terminal, and plain text as in a pipe."""
+    """On a terminal a table is plain text, as in a pipe."""
     reader, writer = pty.openpty()
     surroundings = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
     subprocess.run(
@@ -803,8 +803,8 @@ def test_native_is_what_each_device_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("info",), ("show", "KEY"), ("config",), ("doctor",), ("explain", "KEY"), ("show", "x")]
 )
-def test_every_verb_has_the_width_of_a_terminal(filled: Path, words: tuple[str, ...]) -> None:
-    """Lines are broken between words, at the width of the terminal; the words are those of a pipe."""
+def test_every_verb_has_the_text_of_a_pipe_on_a_terminal(filled: Path, words: tuple[str, ...]) -> None:
+    """The terminal breaks the lines; no escape sequence is written."""
     words = tuple(key_of_saxpy(filled) if word == "KEY" else word for word in words)
     command = [sys.executable, "-m", "numba_kcache", *words, "--directory", str(filled)]
     plain = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
@@ -821,7 +821,6 @@ def test_every_verb_has_the_width_of_a_terminal(filled: Path, words: tuple[str, 
     bare = shown.decode().replace("\r\n", "\n")
 
     assert ran.wait() == piped.returncode
-    assert max(map(len, bare.splitlines())) <= 70
     assert "\x1b" not in bare + piped.stdout + piped.stderr
     if words[0] != "doctor":  # free space changes
-        assert "".join(bare.split()) == "".join((piped.stdout + piped.stderr).split())
+        assert bare == piped.stdout + piped.stderr

@@ -16,7 +16,7 @@ from numba_kcache import KernelCache, cli
 from numba_kcache.cli import main
 from numba_kcache.store import StoredEntry, encoding
 from tests.support.compiling import ROOT
-from tests.support.stores import key_of, open_store, small_entry
+from tests.support.stores import HEADER, key_of, open_store, small_entry
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 
@@ -152,7 +152,9 @@ def test_narrow_terminal_is_no_trouble(columns: int) -> None:
 @pytest.mark.slow
 def test_terminal_of_ascii_gets_escapes(cache: Path) -> None:
     """Letters that the stream's encoding lacks are printed as escapes."""
-    entry = StoredEntry(key_of(2), {"entries": [["größe\N{FIRE}"]], "target": "sm_90"}, {"cubin": b"x"})
+    entry = StoredEntry(
+        key_of(2), {**HEADER, "entries": [["größe\N{FIRE}", "s", False, [0, 0, 0, 0], []]]}, {"cubin": b"x"}
+    )
     open_store(cache).put(entry)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     words = [sys.executable, "-m", "numba_kcache", "list"]

@@ -43,8 +43,8 @@ from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe.detail import EntryDetail
 from numba_kcache.observe.info import CacheInfo, history_of
 from numba_kcache.observe.page import page
-from numba_kcache.store import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry, encoding
-from numba_kcache.store.listing import EntryInfo
+from numba_kcache.store import ENTRY, MANIFEST, RECORD, DamagedEntry, FoundFile, StoredEntry, Tree, encoding
+from numba_kcache.store.listing import listed
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.trust import Trust
 from numba_kcache.toolchain import Toolchain
@@ -146,12 +146,12 @@ def entries(bases: Bases, chance: random.Random) -> None:
         payloads["report"] = json.dumps(mutated(bases.report, chance)).encode()
         payloads["source"] = json.dumps(mutated(bases.source, chance)).encode()
     stored = sealed_entry(bases.key, header, payloads)
-    info = EntryInfo(bases.key, header if isinstance(header, dict) else {}, 1, 0.0, {})
-    assert json.dumps(info.to_dict())
     try:
         entry = entry_format.decode_entry(stored, bases.key)
     except DamagedEntry:
         return
+    (file,) = [FoundFile(ENTRY, bases.key, Tree(""), 1, 1)]
+    assert all(json.dumps(each.to_dict()) for each in listed([file], lambda _key: entry, "age", {}))
     with contextlib.suppress(ValueError):
         artifact = artifact_from_header(entry.header, entry.payloads, is_launched=True)
         if len(artifact.kernels) == 1:  # of several, the loader holds the one that is launched against it

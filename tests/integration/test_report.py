@@ -28,7 +28,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = open_store(directory)
     for number in range(5):
         entry = small_entry(number)
-        entry.header.update(compile_time_s=0.5 * number, target="sm_90", entries=[[f"kernel{number}", "s"]])
+        entry.header.update(
+            compile_time_s=0.5 * number, target="sm_90", entries=[[f"kernel{number}", "s", False, [0, 0, 0, 0], []]]
+        )
         store.put(entry)
     store.put(evil_entry())
     counts: dict[str, float] = {"hits": 900, "misses": 1000, "evictions": 7, "time_saved_s": 3000.0}
@@ -45,7 +47,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evil_entry() -> Any:
     entry = small_entry(99)
-    entry.header.update(entries=[[EVIL, "s"]], target="sm_90", compile_time_s=9.0)
+    entry.header.update(entries=[[EVIL, "s", False, [0, 0, 0, 0], []]], target="sm_90", compile_time_s=9.0)
     return entry
 
 

@@ -143,11 +143,9 @@ del stream
 {how}
 gc.collect()
 cuda.current_context().deallocations.clear()
-for number in range(3):
-    other = cached_kernel(SAXPY + f"// {{number}}", cache=cache)
+others = [cached_kernel(SAXPY + f"// {{number}}", cache=cache) for number in range(3)]
+for other in others:  # all stay: a collection that runs by itself would drop those of earlier loads
     other[1, 64](2.0, None, None, 0)
-del other
-gc.collect()
 cuda.current_context().deallocations.clear()
 """
 

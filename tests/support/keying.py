@@ -36,7 +36,7 @@ class MadeUpToolchain:
     def library(self, name: str, *, saves: bool = True) -> Library | None:
         """The build in the table, without a file."""
         build = self._compilers.get(name)
-        return Library(name, "", build, (0, 0, 0)) if build else None
+        return Library(name, "", build) if build else None
 
     def version(self, distribution: str) -> str | None:
         """The version in the table."""

@@ -359,7 +359,8 @@ def fake_torch(stream: dict[str, int]) -> ModuleType:
         setattr(torch, name, _TorchDtype(name))
     torch.strided, torch.sparse_coo = "torch.strided", "torch.sparse_coo"  # type: ignore[attr-defined]
     torch.Tensor = Tensor  # type: ignore[attr-defined]
-    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: stream["handle"])  # type: ignore[attr-defined]
+    current = lambda _device: SimpleNamespace(cuda_stream=stream["handle"])  # noqa: E731
+    torch.cuda = SimpleNamespace(current_stream=current, is_initialized=lambda: True)  # type: ignore[attr-defined]
     return torch
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numba_kcache.settings import Settings
-from numba_kcache.store import MANIFEST, FoundFile, StoredEntry, StoredRow, Tree, decode_entry, require_key
+from numba_kcache.store import MANIFEST, FoundFile, StoredRow, Tree, require_key
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
 from numba_kcache.store.eviction import LOW_WATER, choose, sum_of
-from numba_kcache.store.listing import EntryInfo, Removed, Usage, listed
+from numba_kcache.store.listing import Usage
 
 
 class MemoryStore(DiskStore):
@@ -49,33 +49,30 @@ class MemoryStore(DiskStore):
         every = [FoundFile(kind, key, tree, len(data), used) for (kind, key), (data, used) in self._files.items()]
         return (file for file in every if file.kind in kinds)
 
-    def entries(self, *_order: object) -> Iterator[EntryInfo]:
-        """Every entry."""
-        return listed(self.files(1), self._entry, "age", {})
-
-    def _entry(self, key: str) -> StoredEntry:
-        return decode_entry(self._files[1, key][0], key)
+    def get_encoded(self, key: str, kind: int = 1) -> bytes | None:
+        """The bytes of a file; its time of use is not renewed."""
+        return self._files.get((kind, key), (None, 0))[0]
 
     def size(self) -> Usage:
         """Number and bytes of the files."""
-        return Usage(sum(len(data) for data, _ in self._files.values()), sum(kind == 1 for kind, _ in self._files))
+        return sum_of(list(self.files(1, 2, 3)))
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""
         return self._files.pop((1, require_key(key)), None) is not None
 
-    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
+    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Usage:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit."""
         before_ns = 0 if older_than is None else int((self.clock() - older_than) * 1e9)
         return self._evict(self.settings.max_size_bytes if max_size_bytes is None else max_size_bytes, before_ns, 1.0)
 
-    def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
+    def clear(self) -> Usage:
         """Remove everything."""
         removed = sum_of(list(self.files(1, 2, 3)))
         self._files.clear()
         return removed
 
-    def _evict(self, max_size_bytes: int, before_ns: int, low_water: float) -> Removed:
+    def _evict(self, max_size_bytes: int, before_ns: int, low_water: float) -> Usage:
         doomed = choose(
             list(self.files(1, 2, 3)),
             max_size_bytes=max_size_bytes,

@@ -27,6 +27,12 @@ from numba_kcache.store.folders import Folder
 DIGEST_BYTES = 16
 HOUR_S = 3600.0
 
+HEADER: dict[str, Any] = {
+    "kind": "cuda", "target": "sm_90", "compile_time_s": 0.0, "attributes": {},
+    "entries": [["k", "k", False, [0, 0, 0, 0], []]],
+}  # fmt: skip
+"""The header of an entry that can be listed."""
+
 
 class Clock:
     """A clock whose time changes only when a test sets it."""
@@ -58,14 +64,13 @@ def entry_of(number: int, size_bytes: int = 64) -> StoredEntry:
     """An entry whose key and bytes are determined by `number`."""
     pattern = hashlib.sha256(b"payload %d" % number).digest()
     cubin = (pattern * (size_bytes // 32 + 1))[:size_bytes]
-    return StoredEntry(
-        key_of(number), {"number": number, "log": "ü\n"}, {"cubin": cubin, "ptx": pattern.hex().encode() * 64}
-    )
+    header = {**HEADER, "number": number, "log": "ü\n"}
+    return StoredEntry(key_of(number), header, {"cubin": cubin, "ptx": pattern.hex().encode() * 64})
 
 
 def small_entry(number: int) -> StoredEntry:
     """An entry whose size is the same for every `number` below a million."""
-    return StoredEntry(key_of(number), {"number": f"{number:06}"}, {"cubin": b"%06d" % number})
+    return StoredEntry(key_of(number), {**HEADER, "number": f"{number:06}"}, {"cubin": b"%06d" % number})
 
 
 def open_store(

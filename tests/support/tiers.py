@@ -86,14 +86,7 @@ class MemoryTier:
         if kind > SIGNATURE:
             self.signatures[kind - SIGNATURE, key] = data
         else:
-            self.entries[key] = data
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        self._operation("put_manifest", family)
-        if self.manifests.get(family) != before:
-            return False
-        self.manifests[family] = data
-        return True
+            (self.manifests if kind == MANIFEST else self.entries)[key] = data
 
     def keys(self, kind: int) -> list[str]:
         return list(self.manifests if kind == MANIFEST else self.entries)

@@ -89,7 +89,7 @@ def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> No
     source = open_store(tmp_path / "source")
     source.add_rows(key_of(9), VARIANT)
     tier.put(ENTRY, key_of(1), encode_entry(entry_of(1)))
-    assert tier.put_manifest(key_of(9), file_of(source, key_of(9), "manifests").read_bytes(), None)
+    tier.put(MANIFEST, key_of(9), file_of(source, key_of(9), "manifests").read_bytes())
     reader = open_store(tmp_path / "share")
 
     assert reader.get(key_of(1)) == entry_of(1)

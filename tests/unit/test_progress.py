@@ -16,7 +16,6 @@ from typing import TextIO
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.observe import progress
 from numba_kcache.observe.progress import shown
 from tests.support.compiling import EMPTY, in_python
 
@@ -145,13 +144,3 @@ print("numba_kcache progress" in started)
 def test_compile_that_nobody_watches_starts_no_thread(tmp_path: Path, how: tuple[str, ...]) -> None:
     """Standard error is no terminal, closed, or another object; the log gets a line at the end of each compile."""
     assert in_python(COMPILE, *how, NUMBA_KCACHE_DIR=str(tmp_path / "cache")).split() == ["False"]
-
-
-def test_long_work_on_many_files_is_counted(terminal: Terminal) -> None:
-    """`verify` and `clear` of many entries show how many are done; without `progress` they show nothing."""
-    with progress.shown("files", 0.01, terminal.stream, words=("verifying", "verified"), count=lambda: "17 "):
-        terminal.read_until("verifying 17 files ... 0 s")
-    assert "verified 17 files in" in terminal.close()
-
-    with progress.shown_count("verifying", "verified", False) as tell:
-        tell()

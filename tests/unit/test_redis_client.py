@@ -14,6 +14,7 @@ import pytest
 from numba_kcache import KernelCache
 from numba_kcache.cli import main
 from numba_kcache.store import ENTRY
+from numba_kcache.tiers import redis
 from numba_kcache.tiers import tier as tier_interface
 from numba_kcache.tiers.redis import RedisError, RedisTier, Server, server_of
 
@@ -66,11 +67,10 @@ def dishonest() -> Iterator[str]:
     [
         lambda tier: tier.get(ENTRY, KEY),
         lambda tier: tier.put(ENTRY, KEY, b"data"),
-        lambda tier: tier.put_manifest(KEY, b"data", None),
         lambda tier: tier.claim(KEY, "token", 1.0),
         lambda tier: tier.replace(KEY, "before", "after", 1.0),
     ],
-    ids=["get", "put", "put_manifest", "claim", "replace"],
+    ids=["get", "put", "claim", "replace"],
 )
 def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[[RedisTier], object]) -> None:
     """An announced length of four gigabytes is refused, for reads and for writes, before it takes memory."""
@@ -173,7 +173,8 @@ def test_node_of_a_cluster_says_that_clusters_are_not_supported() -> None:
     ],
     ids=["many names", "long names", "deep", "other fields", "a number", "nothing"],
 )
-def test_listing_that_is_none_is_an_error(answer: bytes) -> None:
+def test_listing_that_is_none_is_an_error(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names above the limit of one answer, or an answer of another form, are refused before they take memory."""
+    monkeypatch.setattr(redis, "MAX_FILE_BYTES", 1000)
     with answering(lambda data: answer) as place, pytest.raises((ValueError, TypeError, RecursionError)):
-        list(RedisTier(f"redis://{place}/0", limit_bytes=1000, timeout_s=5.0).keys(ENTRY))
+        list(RedisTier(f"redis://{place}/0", timeout_s=5.0).keys(ENTRY))

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from numba_kcache.store import StoredEntry
-from tests.support.stores import file_of, key_of, open_store, small_entry
+from tests.support.stores import HEADER, file_of, key_of, open_store, small_entry
 
 HITS = {key_of(2)[:16]: 7, key_of(0)[:16]: 3}
 
 
 def fill(store: Any) -> None:
     for number, (size, seconds) in enumerate([(300, 2.0), (100, 3.0), (200, 1.0)]):
-        header = {"compile_time_s": seconds, "target": "sm_90", "entries": [[f"k{number}", "s"]]}
-        store.put(StoredEntry(key_of(number), header, {"cubin": bytes(size), "ptx": b"p" * 90}))
+        store.put(
+            StoredEntry(key_of(number), {**HEADER, "compile_time_s": seconds}, {"cubin": bytes(size), "ptx": b"p" * 90})
+        )
 
 
 def numbers(store: Any, by: Any, limit: int | None = None) -> list[int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -357,22 +356,10 @@ class MlirDefinition(PythonDefinition):
     def launcher(self, loaded: LoadedKernel, variant: Variant, **more: Any) -> TypedLauncher | None:
         """Make the launcher for arguments of these types; None if the dispatcher's launch is needed."""
         made = super().launcher(loaded, variant, **more)
-        if made is not None and PACKAGE in sys.modules:
-            watch_context(loaded)
+        if made is not None and PACKAGE in sys.modules and not hasattr(loaded.module, "is_known_to_mlir"):
+            loaded.module.watch_context(surface(MLIR).get_context().modules)
+            loaded.module.is_known_to_mlir = True
         return made
-
-
-class _Sentinel:
-    """Stored with the modules of numba-cuda-mlir's context, and finalised when the context is destroyed."""
-
-
-def watch_context(loaded: LoadedKernel) -> None:
-    """Clear a module's `live` when `cuda.close()` destroys numba-cuda-mlir's context, so that it is loaded again."""
-    module, live = loaded.module, loaded.live
-    if getattr(module, "mlir_context", None) is None:
-        sentinel, modules = _Sentinel(), surface(MLIR).get_context().modules
-        modules[sentinel] = sentinel
-        module.mlir_context = weakref.ref(sentinel, lambda _gone: live.__setitem__(0, False))
 
 
 def type_of(value: Any) -> Any:

@@ -19,7 +19,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Request
-from ...errors import CompileError, KCacheError, OptionError
+from ...errors import CompileError, KCacheError, OptionError, why_of
 from ...keys import Component, Plain, components, sha256
 from ...model import (
     FILE_WORDS,
@@ -412,10 +412,8 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
 
             return decode_source(content, path.name)
         except OSError as error:
-            why = error.strerror or str(error)
-            raise OptionError(
-                f"cannot use {full!r} as a source", why, "put the file back, or correct the path"
-            ) from None
+            hint = "put the file back, or correct the path"
+            raise OptionError(f"cannot use {full!r} as a source", why_of(error), hint) from None
 
     return Source(known, path.name, "", path.stem, Origin(full, 1, is_whole_file=True), os.path.dirname(full), text)
 

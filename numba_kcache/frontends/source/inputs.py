@@ -70,7 +70,7 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
             with open(path, "rb") as file:
                 data = file.read()
         except (OSError, ValueError) as error:
-            why = f"{path}: {getattr(error, 'strerror', None) or error}"
+            why = f"{path}: {why_of(error)}"
             raise OptionError(
                 f"cannot link {item!r}", why, f"relative paths start where the kernel is defined: {base_dir}"
             ) from None

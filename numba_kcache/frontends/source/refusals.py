@@ -41,7 +41,7 @@ def refused(request: SourceInput, program: str, log: str, toolkit_dirs: Sequence
     """
     folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
     hint = _hint_for_line(log, program, request.source) or hint_of(log, folders, toolkit_dirs)
-    log = for_user(log, program, request.source, request.origin, request.label, [*folders, *toolkit_dirs])
+    log = for_user(log, program, request.source, request.origin, request.label)
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
