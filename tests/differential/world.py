@@ -151,11 +151,12 @@ class World:
     def _content(self, path: Path, lines: bool) -> bytes:
         if path.suffix == ".py" and not lines:
             return without_what_means_nothing(path.read_text()).encode()
-        return path.read_bytes()  # a file that names its checkout has another content after a move
+        return path.read_bytes().replace(str(self.root).encode(), CHECKOUT.encode())
 
     def says_place(self) -> bool:
         """Check whether the path of a file can get into the code."""
-        words = ("__FILE__", "__BASE_FILE__", "__builtin_FILE", "assert(")
+        # A text that names a folder above may make the folder's path by macros: it counts, wherever the text leads.
+        words = ("__FILE__", "__BASE_FILE__", "__builtin_FILE", "assert(", str(self.folder))
         return any(word in text for text in self.texts() for word in words)
 
     def texts(self) -> list[str]:
