@@ -30,7 +30,7 @@ def said(
     """
     env = {**environment(build(), log=log, devices=devices), "NUMBA_CACHE_DIR": str(cache) + "-its-own"}
     words = ["-c", program, str(cache), *arguments]
-    return numba_server.output(words, env, of="mlir", is_later=is_later).splitlines()
+    return numba_server.output(words, env, of="mlir", way="later" if is_later else "first").splitlines()
 
 
 def launches(log: Path, name: str) -> list[list[str]]:

@@ -80,7 +80,7 @@ class Project:
         if before:
             start = f"import runpy, sys\n{before}\nsys.path.insert(0, {str(self.files)!r})\n"
             script = ["-c", start + f"runpy.run_path({script[0]!r}, run_name='__main__')"]
-        code, output = numba_server.run([*script, *arguments], surroundings, is_later=is_later)
+        code, output = numba_server.run([*script, *arguments], surroundings, way="later" if is_later else "first")
         last = output.strip().splitlines()[-1]
         return last.partition(":")[0] if code else last
 

@@ -35,7 +35,7 @@ def child(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
 
 def later(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
     """The same in another process, which finds what the first one stored."""
-    return numba_server.output(["-c", program, str(cache), *arguments], surroundings(**env), is_later=True)
+    return numba_server.output(["-c", program, str(cache), *arguments], surroundings(**env), way="later")
 
 
 def surroundings(log: str | Path = "", devices: str | Path = "90", **env: str | Path) -> dict[str, str]:

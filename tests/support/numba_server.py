@@ -3,8 +3,9 @@
 Promise     A child has its own arguments, environment and output; Numba reads its settings again.
 Method      A server for each Numba, started on the fake driver, fills its registries, then forks for each line of its
             input. numba-cuda-mlir compiles nothing before: its compiler starts threads, which no child would have.
-            A hit in another process is seen in a fork of a second server (`is_later`), which has another hash seed and
-            other addresses, has imported the Numba, and has filled no registry: no child has more than its program.
+            A hit in another process is seen in a fork of a second server (`way="later"`), which has another hash seed
+            and other addresses, has imported the Numba, and has filled no registry.
+            A third server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
 
@@ -24,7 +25,14 @@ from tests.support.fake_driver import build, environment
 _SERVER = """
 import atexit, json, os, runpy, sys, traceback, warnings
 warnings.simplefilter("ignore")
-of, is_later = sys.argv[1], sys.argv[2] == "later"
+of, way = sys.argv[1:3]
+is_later = way == "later"
+if way == "stand-in" and of == "numba":
+    from numba_kcache import cuda
+    cuda.is_available  # imports the Numba, as a miss does
+elif way == "stand-in":
+    from numba_kcache.mlir import cuda
+    cuda.is_available
 if of == "numba":
     import numba.core.config, numba.cuda.core.config
     from numba import cuda
@@ -78,25 +86,23 @@ for line in sys.stdin:
 
 
 @functools.cache
-def _server(of: str, when: str) -> subprocess.Popen[str]:
+def _server(of: str, way: str) -> subprocess.Popen[str]:
     """Start a server of a Numba, once in a process of tests; it ends when its input is closed."""
     return subprocess.Popen(
-        [sys.executable, "-c", _SERVER, of, when],
-        env={**environment(build()), "PYTHONHASHSEED": "2" if when == "later" else "1"},
+        [sys.executable, "-c", _SERVER, of, way],
+        env={**environment(build()), "PYTHONHASHSEED": "2" if way == "later" else "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def run(
-    arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, is_later: bool = False
-) -> tuple[int, str]:
+def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> tuple[int, str]:
     """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
 
-    `of` names the Numba that it finds imported: "numba" or "mlir".
+    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server: "first", "later", "stand-in".
     """
-    server = _server(of, "later" if is_later else "first")
+    server = _server(of, way)
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(json.dumps([list(arguments), dict(env)]) + "\n")
@@ -105,9 +111,9 @@ def run(
     return code, output
 
 
-def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, is_later: bool = False) -> str:
+def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> str:
     """Output of a program; the test fails if its exit code is not 0."""
-    code, text = run(arguments, env, of, is_later=is_later)
+    code, text = run(arguments, env, of, way=way)
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
     return text
@@ -115,4 +121,4 @@ def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", 
 
 def in_turn(program: str, cache: Path, env: Mapping[str, str]) -> str:
     """Output of a program that takes a cache's directory; a later process where an earlier one has filled that."""
-    return output(["-c", program, str(cache)], env, is_later=cache.exists())
+    return output(["-c", program, str(cache)], env, way="later" if cache.exists() else "first")
