@@ -20,14 +20,16 @@ from tests.support.fake_driver import ROOT, build, environment, needs_fake_drive
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
+AT_IMPORT = {"NUMBA_CUDA_ENABLE_NRT", "PYTHONPATH"}
+
 
 def said(
     program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, is_cold: bool = False, **env: str
 ) -> dict[str, Any]:
     """What a program says at its end. One that imports Numba itself is forked from a process that has done so, unless a
-    setting is given that Numba reads when it is imported; `is_cold` from one in which a stand-in has done so."""
+    variable is given that an import reads; `is_cold` from one in which a stand-in has done so."""
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
-    if ("REAL" in env or is_cold) and not cwd and not any(name.startswith(("NUMBA_", "PYTHON")) for name in env):
+    if ("REAL" in env or is_cold) and not cwd and not (AT_IMPORT & env.keys()):
         way = "first" if "REAL" in env else "stand-in"
         text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"), way=way)
     else:
