@@ -19,8 +19,8 @@ from .code import difference, without_times
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = Path(__file__).with_name("found")
-PIECES = [("cpp", 26, seed) for seed in range(10)] + [("ptx", 26, 0)] + [("python", 18, seed) for seed in range(3)]
-"""Kind, steps and seed: 300 steps or more in all, each piece some seconds."""
+PIECES = [("cpp", 88, seed) for seed in range(3)] + [("ptx", 26, 0)] + [("python", 27, seed) for seed in range(2)]
+"""Kind, steps and seed: 340 steps or more in all, each piece some seconds, of which its start takes up to three."""
 
 pytestmark = pytest.mark.slow
 

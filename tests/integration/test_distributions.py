@@ -53,19 +53,26 @@ def version_inside(wheel: Path) -> str:
         return re.findall('__version__ = "(.*)"', archive.read("numba_kcache/version.py").decode())[0]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def copied(folder: Path) -> Path:
     """A copy of what a build reads, without git."""
-    copy = tmp_path / "tree"
-    shutil.copytree(ROOT, copy, ignore=OF_A_BUILD)
-    return copy
+    shutil.copytree(ROOT, folder / "tree", ignore=OF_A_BUILD)
+    return folder / "tree"
 
 
-def test_tree_without_git_has_the_fallback_version(tree: Path) -> None:
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which distributions are only built."""
+    return copied(tmp_path_factory.mktemp("distributions"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path) -> Path:
+    return built(tree, "wheel")
+
+
+def test_tree_without_git_has_the_fallback_version(wheel: Path) -> None:
     """Metadata and package have the fallback version; the wheel has every module, the stubs and the compiled
     module, and no C source."""
-    wheel = built(tree, "wheel")
-
     assert metadata(wheel)["Version"] == version_inside(wheel) == "0.1.0.dev0"
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("numba_kcache/")}
@@ -79,8 +86,9 @@ def test_tree_without_git_has_the_fallback_version(tree: Path) -> None:
     assert not [name for name in packed if name.endswith((".c", ".h"))]
 
 
-def test_tag_is_the_version_of_sdist_and_wheel(tree: Path) -> None:
+def test_tag_is_the_version_of_sdist_and_wheel(tmp_path: Path) -> None:
     """A tag names the version; a wheel made of the sdist, where there is no git, has it too."""
+    tree = copied(tmp_path)
     git = [program("git"), "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tree)]
     for arguments in (["init", "-q"], ["add", "pyproject.toml"], ["commit", "-qm", "one"], ["tag", "v2.3.4"]):
         subprocess.run([*git, *arguments], check=True)
@@ -94,9 +102,9 @@ def test_tag_is_the_version_of_sdist_and_wheel(tree: Path) -> None:
     assert metadata(wheel)["Version"] == version_inside(wheel) == "2.3.4"
 
 
-def test_index_page_has_what_it_shows(tree: Path) -> None:
+def test_index_page_has_what_it_shows(wheel: Path) -> None:
     """Summary, licence, links, extras of users alone, and a description whose links and pictures are absolute."""
-    shown = metadata(built(tree, "wheel"))
+    shown = metadata(wheel)
     text = str(shown.get_payload())
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
 
@@ -111,11 +119,11 @@ def test_index_page_has_what_it_shows(tree: Path) -> None:
     assert [each for each in targets if not each.startswith("https://")] == []
 
 
-def test_index_accepts_sdist_and_wheel(tree: Path) -> None:
+def test_index_accepts_sdist_and_wheel(tree: Path, wheel: Path) -> None:
     """The index's own checks, and those of a wheel's files: no warning."""
     pytest.importorskip("twine")
     pytest.importorskip("check_wheel_contents")
-    files = [str(built(tree, "sdist")), str(built(tree, "wheel"))]
+    files = [str(built(tree, "sdist")), str(wheel)]
 
     for command in (["-m", "twine", "check", "--strict", *files], ["-m", "check_wheel_contents", files[1]]):
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)

@@ -29,7 +29,7 @@ DYNAMIC_SHARED, CARVEOUT, LARGE_CLUSTERS = 8, 9, 14
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
     """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
-    printed = numba_server.first(HEAD + script, tmp_path / "cache", environment(build(), log=log, devices=devices))
+    printed = numba_server.in_turn(HEAD + script, tmp_path / "cache", environment(build(), log=log, devices=devices))
     return printed, read_log(log, *events)
 
 

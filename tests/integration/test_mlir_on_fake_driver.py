@@ -22,16 +22,15 @@ def said(
     *arguments: str,
     log: Path | None = None,
     devices: tuple[int, ...] = (90,),
-    is_forked: bool = True,
+    is_later: bool = False,
 ) -> list[str]:
     """The lines that a program prints under the fake driver, in a fork of a process with numba-cuda-mlir imported.
 
-    `is_forked=False` starts a new process, with another hash seed and other addresses: for hits on entries that an
-    earlier process stored.
+    `is_later` is for hits on entries that an earlier process stored: another hash seed, other addresses.
     """
     env = {**environment(build(), log=log, devices=devices), "NUMBA_CACHE_DIR": str(cache) + "-its-own"}
     words = ["-c", program, str(cache), *arguments]
-    return (numba_server.output(words, env, of="mlir") if is_forked else run(words, env=env).stdout).splitlines()
+    return numba_server.output(words, env, of="mlir", way="later" if is_later else "first").splitlines()
 
 
 def launches(log: Path, name: str) -> list[list[str]]:
@@ -45,7 +44,7 @@ def test_parameters_equal_those_of_numba_cuda_mlir(tmp_path: Path) -> None:
     for misses in ("33 misses", "0 misses"):
         log = tmp_path / f"log {misses}"
 
-        printed = said(mlir_programs.PARITY, tmp_path / "cache", log=log, is_forked=misses != "0 misses")
+        printed = said(mlir_programs.PARITY, tmp_path / "cache", log=log, is_later=misses == "0 misses")
 
         found, size = launches(log, "echo"), 1 + 4  # one launch by numba-cuda-mlir, four by this package
         groups = [found[at : at + size] for at in range(0, len(found), size)]
@@ -85,7 +84,7 @@ def test_install_keeps_the_wait_of_the_host_for_the_stream_of_an_array(tmp_path:
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_hit_gives_the_warnings_of_the_compile(tmp_path: Path, way: str) -> None:
     """Category and text are the same, with this process's function in the text."""
-    cold, warm = (said(mlir_programs.WARNS, tmp_path / "cache", way, is_forked=each) for each in (True, False))
+    cold, warm = (said(mlir_programs.WARNS, tmp_path / "cache", way, is_later=each) for each in (False, True))
 
     assert warm == cold == ["NumbaDebugInfoWarning True"]
 
@@ -95,7 +94,7 @@ def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
     """A warm start maps neither NVVM, LLVM, NVRTC nor nvJitLink, imports no compiler module and reads no registry."""
     said(mlir_programs.WARM, tmp_path)
 
-    printed = said(mlir_programs.WARM, tmp_path, is_forked=False)
+    printed = run(["-c", mlir_programs.WARM, str(tmp_path)], env=environment(build())).stdout.splitlines()
 
     assert printed == ["libraries []", "modules []", "initialized False", "hits 1 misses 0"]
 
@@ -112,7 +111,7 @@ def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
     hit."""
     cache, log = tmp_path / "cache", tmp_path / "log"
     cold = said(mlir_programs.DEFECTS, cache, "cold", "2.0", "2.0")
-    warm = said(mlir_programs.DEFECTS, cache, "warm", "2.0", "2.0", log=log, is_forked=False)
+    warm = said(mlir_programs.DEFECTS, cache, "warm", "2.0", "2.0", log=log, is_later=True)
     edited = said(mlir_programs.DEFECTS, cache, "edited", "3.0", "5.0")
     relinked = said(mlir_programs.DEFECTS, cache, "relinked", "3.0", "5.0")
 
@@ -129,20 +128,20 @@ def test_text_of_a_served_kernel_is_that_of_its_compile(tmp_path: Path) -> None:
     """The text is MLIR before the passes, for the target that the options name, also if no device here runs its
     code."""
     for misses in (1, 0):
-        assert said(mlir_programs.INSPECTED, tmp_path, is_forked=misses > 0) == [f"True True {misses}", "True"]
+        assert said(mlir_programs.INSPECTED, tmp_path, is_later=misses == 0) == [f"True True {misses}", "True"]
 
 
 def test_intrinsics_count_by_their_code_and_its_output(tmp_path: Path) -> None:
     """A changed global that an intrinsic's code generator reads, or a change of the MLIR that it writes, is a miss;
     earlier entries are hits."""
-    assert said(mlir_programs.INTRINSICS, tmp_path, is_forked=False)[-1] == "3 3 3"
-    assert said(mlir_programs.INTRINSICS, tmp_path, is_forked=False)[-1] == "3 0 0"
+    assert said(mlir_programs.INTRINSICS, tmp_path, is_later=True)[-1] == "3 3 3"
+    assert said(mlir_programs.INTRINSICS, tmp_path, is_later=True)[-1] == "3 0 0"
 
 
 def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
     """`overloads`, `inspect_*`, `specialize` and pickling work, after a compile and after a hit."""
     cold = said(mlir_programs.INSTALLED, tmp_path)
-    warm = said(mlir_programs.INSTALLED, tmp_path, is_forked=False)
+    warm = said(mlir_programs.INSTALLED, tmp_path, is_later=True)
 
     assert cold == ["kernel  missed", "compiles 3", "compiles afterwards 3"]
     assert warm == ["kernel hit ", "compiles 0", "compiles afterwards 0"]
@@ -151,7 +150,7 @@ def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
 def test_install_keeps_errors_warnings_and_overloads(tmp_path: Path) -> None:
     """Errors, warnings and overloads are those of the program without the cache, cold and warm."""
     plain, *installed = [said(mlir_programs.UNEDITED, tmp_path, way) for way in ("plain", "installed")]
-    installed.append(said(mlir_programs.UNEDITED, tmp_path, "installed", is_forked=False))
+    installed.append(said(mlir_programs.UNEDITED, tmp_path, "installed", is_later=True))
 
     assert installed == [plain, plain]
 
@@ -171,7 +170,7 @@ def test_closed_context_is_noticed(tmp_path: Path, way: str) -> None:
     """After `cuda.close()` and a reset the module is loaded again, for launches that were configured before as well."""
     log = tmp_path / "log"
 
-    printed = said(mlir_programs.CLOSED, tmp_path / "cache", way, log=log, is_forked=False)
+    printed = said(mlir_programs.CLOSED, tmp_path / "cache", way, log=log, is_later=True)
 
     assert printed == ["1 1"]
     assert [each["result"] for each in read_log(log, "launch")] == [0] * 28

@@ -38,7 +38,7 @@ def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (
     log.unlink(missing_ok=True)
     env, cache = environment(build(), log=log, devices=devices), tmp_path / "cache"
     if head is HEAD:
-        return numba_server.first(head + script, cache, env), read_log(log, *events)
+        return numba_server.in_turn(head + script, cache, env), read_log(log, *events)
     return run(["-c", head + script, str(cache)], env=env).stdout, read_log(log, *events)  # without Numba
 
 

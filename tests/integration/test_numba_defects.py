@@ -61,17 +61,17 @@ class Project:
         self.write("program.py", PROGRAM.format(head=head, body=lines, options=options, dtype=dtype))
 
     def fill(self, *arguments: str, before: str = "", **env: str) -> str:
-        """Like `run`, for a process that compiles: it is forked with Numba imported.
+        """Output of a program that compiles; the name of the exception where it ends in one.
 
-        Forked processes share a hash seed and the like, which could only cause a hit, never hide one that is wrong.
+        These processes share a hash seed and the like, which could only cause a hit, never hide one that is wrong.
         """
-        return self._said(arguments, before, env, is_forked=True)
+        return self._said(arguments, before, env, is_later=False)
 
     def run(self, *arguments: str, before: str = "", **env: str) -> str:
-        """Output of a program; the name of the exception where it ends in one."""
-        return self._said(arguments, before, env, is_forked=not self.is_here())
+        """The same of a later process, which has another hash seed and other addresses if the cache is this one."""
+        return self._said(arguments, before, env, is_later=self.is_here())
 
-    def _said(self, arguments: tuple[str, ...], before: str, env: dict[str, str], *, is_forked: bool) -> str:
+    def _said(self, arguments: tuple[str, ...], before: str, env: dict[str, str], *, is_later: bool) -> str:
         surroundings = environment(build(), log=self.log) | {
             "NUMBA_CACHE_DIR": str(self.cache / NUMBA), "NUMBA_KCACHE_DIR": str(self.cache / HERE),
             "NUMBA_KCACHE_INSTALL": str(int(self.whose == HERE)), "PYTHONDONTWRITEBYTECODE": "1", **env,
@@ -80,11 +80,7 @@ class Project:
         if before:
             start = f"import runpy, sys\n{before}\nsys.path.insert(0, {str(self.files)!r})\n"
             script = ["-c", start + f"runpy.run_path({script[0]!r}, run_name='__main__')"]
-        if is_forked:
-            code, output = numba_server.run([*script, *arguments], surroundings)
-        else:
-            done = run([*script, *arguments], env=surroundings, check=False)
-            code, output = done.returncode, done.stderr if done.returncode else done.stdout
+        code, output = numba_server.run([*script, *arguments], surroundings, way="later" if is_later else "first")
         last = output.strip().splitlines()[-1]
         return last.partition(":")[0] if code else last
 
@@ -446,7 +442,8 @@ kind = caching.IndexDataCacheFile
 save_index, save_data = kind._save_index, kind._save_data
 if sys.argv[1:] == ["first"]:
     import subprocess
-    other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL)
     def index(self, overloads):
         other.stdout.readline()  # the other one has read the index, which is empty
         save_index(self, overloads)
@@ -527,7 +524,7 @@ def test_signature_of_cuda_jit_is_kept(tmp_path: Path) -> None:
     """A dispatcher that `@cuda.jit("void(...)")` made compiles ahead without `signature=`; the other order says why."""
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
 
-    assert run(["-c", SIGNED], env=surroundings).stdout.split() == ["2", "True"]
+    assert numba_server.output(["-c", SIGNED], surroundings).split() == ["2", "True"]
 
 
 WARNED = """
@@ -556,7 +553,7 @@ print(type(pickle.loads(pickle.dumps(overload))).__name__, overload.launch_bound
 
 def test_hit_gives_the_warnings_of_the_compile_and_an_overload_like_numbas(tmp_path: Path) -> None:
     """A hit gives the warnings that the compile gave; an overload of a hit can be pickled, and reads as a `_Kernel`."""
-    said = [run(["-c", WARNED, str(tmp_path / "cache")], env=environment(build())).stdout for _ in range(2)]
+    said = [numba_server.in_turn(WARNED, tmp_path / "cache", environment(build())) for _ in range(2)]
 
     assert [each.split()[0] for each in said] == ["1", "0"]
     assert said[0][1:] == said[1][1:]

@@ -33,7 +33,7 @@ def array():
 def seen(tmp_path: Path, script: str, *events: str) -> Any:
     """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
-    printed = numba_server.first(HEAD + script, tmp_path / "cache", environment(build(), log=log))
+    printed = numba_server.in_turn(HEAD + script, tmp_path / "cache", environment(build(), log=log))
     return printed, read_log(log, *events)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,12 +30,12 @@ pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 def child(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
     """Output of a program under the fake driver with one device, or as many as `devices` says."""
-    return run(["-c", program, str(cache), *arguments], env=surroundings(**env)).stdout
-
-
-def forked(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
-    """The same in a child that was forked with Numba imported: for what a first process does."""
     return numba_server.output(["-c", program, str(cache), *arguments], surroundings(**env))
+
+
+def later(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
+    """The same in another process, which finds what the first one stored."""
+    return numba_server.output(["-c", program, str(cache), *arguments], surroundings(**env), way="later")
 
 
 def surroundings(log: str | Path = "", devices: str | Path = "90", **env: str | Path) -> dict[str, str]:
@@ -48,7 +46,7 @@ def surroundings(log: str | Path = "", devices: str | Path = "90", **env: str | 
 
 def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
     """Scalars, arrays of every layout, records, complex, fp16, tuples: the same bytes, cold, warm and compiled."""
-    for misses, start in (("30 misses", forked), ("0 misses", child)):
+    for misses, start in (("30 misses", child), ("0 misses", later)):
         log = tmp_path / f"log {misses}"
 
         said = start(PARITY, tmp_path / "cache", log=log)
@@ -63,28 +61,28 @@ def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
 
 def test_warm_start_loads_no_compiler_and_no_registry(tmp_path: Path) -> None:
     """A warm start maps neither NVVM, NVRTC nor nvJitLink, and does not read Numba's typing and lowering registries."""
-    forked(WARM, tmp_path)
+    child(WARM, tmp_path)
 
-    said = child(WARM, tmp_path).splitlines()
+    said = run(["-c", WARM, str(tmp_path)], env=surroundings()).stdout.splitlines()
 
     assert said == ["libraries []", "registries []", "hits 1 misses 0"]
 
 
 def test_host_arrays_and_wrappers_are_copied_as_numba_does(tmp_path: Path) -> None:
     """InOut by default, In and Out by their names; the driver sees the very copies that Numba makes."""
-    assert forked(HOST, tmp_path).splitlines() == ["same copies"] * 4
+    assert child(HOST, tmp_path).splitlines() == ["same copies"] * 4
 
 
 def test_one_kernel_takes_many_types(tmp_path: Path) -> None:
     """Alternating signatures, and wrong counts in between: each launch finds its own code."""
-    assert forked(POLYMORPHIC, tmp_path).split() == ["done"]
+    assert child(POLYMORPHIC, tmp_path).split() == ["done"]
 
 
 def test_each_grid_of_a_loop_is_launched(tmp_path: Path) -> None:
     """More new grids than are kept, with other types and extents in between, and after a reset."""
     log = tmp_path / "log"
 
-    said = forked(GRIDS, tmp_path / "cache", log=log).splitlines()
+    said = child(GRIDS, tmp_path / "cache", log=log).splitlines()
 
     wanted = []
     for grid in range(1, 301):
@@ -101,7 +99,7 @@ def test_clear_reset_and_reload_are_followed(tmp_path: Path) -> None:
     """A kernel goes on after `clear()`, and after a context reset."""
     log = tmp_path / "log"
 
-    assert forked(LIFE, tmp_path / "cache", log=log).split() == ["done"]
+    assert child(LIFE, tmp_path / "cache", log=log).split() == ["done"]
 
     assert {each["result"] for each in read_log(log, "launch")} == {0}
 
@@ -110,7 +108,7 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
     """Two capabilities in one process give two entries; the current device is the one that launches."""
     log = tmp_path / "log"
 
-    said = forked(DEVICES, tmp_path / "cache", log=log, devices="90 80")
+    said = child(DEVICES, tmp_path / "cache", log=log, devices="90 80")
 
     assert said.split() == ["sm_80", "sm_90a"]
     assert [(each["device"], each["result"]) for each in read_log(log, "launch")] == [(0, 0), (1, 0), (0, 0), (1, 0)]
@@ -118,12 +116,12 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
 
 def test_resources_of_each_signature_can_be_asked_for(tmp_path: Path) -> None:
     """Resources are given by signature, like Numba's own; those that the device determines come from the driver."""
-    assert forked(RESOURCES, tmp_path).split() == ["done"]
+    assert child(RESOURCES, tmp_path).split() == ["done"]
 
 
 def test_options_reach_the_launch(tmp_path: Path) -> None:
     """Cooperative grids, carveout and large shared memory, on a hit as on a miss."""
-    for start in (forked, child):
+    for start in (child, later):
         log = tmp_path / "log"
         log.unlink(missing_ok=True)
 
@@ -137,16 +135,14 @@ def test_options_reach_the_launch(tmp_path: Path) -> None:
 
 def test_compiles_ahead_without_a_driver(tmp_path: Path) -> None:
     """Signatures times targets, device functions included; a later process with a device only loads."""
-    command = [sys.executable, "-c", AHEAD, str(tmp_path), "ahead"]
-    said = subprocess.run(command, env=environment(build(), devices=()), capture_output=True, text=True, check=False)
-    assert said.stdout.split() == ["4", "misses"], said.stderr
+    assert child(AHEAD, tmp_path, "ahead", devices="").split() == ["4", "misses"]
 
-    assert child(AHEAD, tmp_path, "launch").split() == ["0", "misses"]
+    assert later(AHEAD, tmp_path, "launch").split() == ["0", "misses"]
 
 
 def test_what_cannot_be_keyed_runs_uncached_with_one_warning(tmp_path: Path) -> None:
     """A device array among the globals, an extension: launched by Numba, named once; `strict` refuses."""
-    said = forked(UNCACHED, tmp_path)
+    said = child(UNCACHED, tmp_path)
 
     assert said.count("is not cached") == 2
     assert "global table of __main__" in said
@@ -158,7 +154,7 @@ def test_each_signature_of_an_uncached_kernel_is_its_own_module(tmp_path: Path) 
     """Without a key to tell them apart, and through Numba's own dispatcher as well."""
     log = tmp_path / "log"
 
-    assert forked(UNTRACKED, tmp_path, log=log).split() == ["2", "0"]
+    assert child(UNTRACKED, tmp_path, log=log).split() == ["2", "0"]
 
     launched = [each["kernel"] for each in read_log(log, "launch")]
     assert len(launched) == 4
@@ -168,7 +164,7 @@ def test_each_signature_of_an_uncached_kernel_is_its_own_module(tmp_path: Path) 
 def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
     """A kernel with an uncapturable value, and one with an extension, which still prepares each launch: cached with
     `depends=`, and by its value."""
-    said = [child(VOUCHED, tmp_path, factor).split() for factor in ("2", "2", "3")]
+    said = [start(VOUCHED, tmp_path, factor).split() for start, factor in ((child, "2"), (later, "2"), (child, "3"))]
 
     assert said == [["1", "24", "1"], ["0", "24", "1"], ["1", "24", "2"]]
 
@@ -176,14 +172,14 @@ def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["returns", "unsupported", "untyped", "too large", "typing"])
 def test_numbas_own_message_comes_unchanged(tmp_path: Path, what: str) -> None:
     """Bad input raises what Numba raises, word for word; the kernel's name is a note on it."""
-    ours, numbas = forked(BAD, tmp_path, what, "ours"), forked(BAD, tmp_path, what, "numba")
+    ours, numbas = child(BAD, tmp_path, what, "ours"), child(BAD, tmp_path, what, "numba")
 
     assert ours == numbas
 
 
 def test_numpy_too_new_for_numba_says_so(tmp_path: Path) -> None:
     """NumPy 2.5 breaks Numba's registries with an AttributeError; here the error has the version that works."""
-    said = child(BAD, tmp_path, "numpy", "ours")
+    said = run(["-c", BAD, str(tmp_path), "numpy", "ours"], env=surroundings()).stdout
 
     assert said.startswith("ToolchainMissingError")
     assert "numpy<2.5" in said

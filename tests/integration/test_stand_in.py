@@ -20,17 +20,28 @@ from tests.support.fake_driver import ROOT, build, environment, needs_fake_drive
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
+AT_IMPORT = {"NUMBA_CUDA_ENABLE_NRT", "PYTHONPATH"}
 
-def said(program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, **env: str) -> dict[str, Any]:
+
+def said(
+    program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, is_cold: bool = False, **env: str
+) -> dict[str, Any]:
     """What a program says at its end. One that imports Numba itself is forked from a process that has done so, unless a
-    setting is given that Numba reads when it is imported."""
+    variable is given that an import reads; `is_cold` from one in which a stand-in has done so."""
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
-    if "REAL" in env and not cwd and not any(name.startswith(("NUMBA_", "PYTHON")) for name in env):
-        text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"))
+    if ("REAL" in env or is_cold) and not cwd and not (AT_IMPORT & env.keys()):
+        way = "first" if "REAL" in env else "stand-in"
+        text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"), way=way)
     else:
         text = run(["-c", program], env=surroundings, cwd=cwd).stdout
     found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
+
+
+def in_turn(program: str, cache: Path, **env: str) -> list[dict[str, Any]]:
+    """What a program says that compiles, that finds this in a fresh process, and that imports Numba itself."""
+    cold = said(program, cache, is_cold=True, **env)
+    return [cold, *(said(program, cache, **env, **more) for more in ({}, {"REAL": "1"}))]
 
 
 class Fill(Protocol):
@@ -46,7 +57,7 @@ def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
     def copy(cache: Path, kind: str = "numba") -> dict[str, Any]:
         if kind not in made:
             folder = tmp_path_factory.mktemp("common")
-            made[kind] = folder, said(programs.COMMON, folder, KIND=kind)
+            made[kind] = folder, said(programs.COMMON, folder, is_cold=True, KIND=kind)
         folder, found = made[kind]
         shutil.copytree(folder, cache, dirs_exist_ok=True)
         return found
@@ -85,7 +96,7 @@ def test_module_in_cuda_is_imported_before_and_after_numba(tmp_path: Path) -> No
 def test_light_start_brings_few_modules(tmp_path: Path) -> None:
     """A stored kernel on an array of the driver starts with at most 22 modules of this package."""
     names = "\nprint(json.dumps([each for each in sys.modules if each.startswith('numba_kcache')]))\n"
-    said(programs.COMMON, tmp_path)
+    said(programs.COMMON, tmp_path)  # the process that compiles finds the compilers, for the record that a start reads
 
     found = said(programs.COMMON.removesuffix(programs.END).replace("range(3)", "range(1)") + names, tmp_path)
 
@@ -143,7 +154,7 @@ def test_each_program_hits_what_it_stored_by_either_import(tmp_path: Path, fill:
     program, why = programs.DIFFERENT[use], programs.USES[use][1]
     fill(tmp_path)
 
-    cold, warm, real = (said(program, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(program, tmp_path)
 
     assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
     assert cold["keys"] == warm["keys"] == real["keys"]
@@ -168,7 +179,7 @@ def test_variable_of_numba_counts_without_numba(tmp_path: Path, fill: Fill, vari
     """A changed NUMBA_* variable that changes code is a miss, whose entry both imports hit."""
     first, value = fill(tmp_path), "0" if variable in ("NUMBA_OPT", "NUMBA_LOOP_VECTORIZE") else "1"
 
-    cold, warm, real = (said(programs.COMMON, tmp_path, **env, **{variable: value}) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(programs.COMMON, tmp_path, **{variable: value})
 
     assert cold["misses"] == 1
     assert cold["keys"] == warm["keys"] == real["keys"] != first["keys"]
@@ -180,8 +191,9 @@ def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> N
     """`cuda.jit("void(...)")` takes no other types, and passes and refuses the same values as the real one."""
     found, launches = [], []
     for name, env in (("cold", {}), ("warm", {}), ("real", {"REAL": "1"})):
-        log = tmp_path / name
-        found.append(said(programs.SIGNATURES, tmp_path / "cache", log=log, KIND=kind, **env)["found"])
+        log, is_cold = tmp_path / name, name == "cold"
+        told = said(programs.SIGNATURES, tmp_path / "cache", log=log, is_cold=is_cold, KIND=kind, **env)
+        found.append(told["found"])
         launches.append([(each["parameters"][3], each["parameters"][5:]) for each in read_log(log, "launch")])
 
     assert found[0] == found[1] == found[2] != {}
@@ -193,7 +205,7 @@ def test_class_that_numba_types_by_its_base_is_left_to_numba(tmp_path: Path, fil
     """An int with an array interface is an int for Numba, with and without the stand-in."""
     fill(tmp_path)
 
-    cold, warm, real = (said(programs.INTEGER, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(programs.INTEGER, tmp_path)
 
     assert cold["keys"] == warm["keys"] == real["keys"]
     assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
@@ -218,7 +230,7 @@ def kernel(x):
 KERNELS = [kernel]
 kernel[1, 64](Memory())
 {programs.END}"""
-    stored = [said(program, tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
+    stored = in_turn(program, tmp_path)
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path), "OTHER": "1"}
 
     assert [(each["hits"], each["misses"]) for each in stored] == [(0, 1), (1, 0), (1, 0)]
@@ -230,7 +242,7 @@ def test_changed_setting_of_llvmlite_does_not_hit_the_code_without(tmp_path: Pat
     fill(tmp_path)
     changed = "import llvmlite\nllvmlite.its_setting = True\n" + programs.COMMON
 
-    found = [said(changed, tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
+    found = in_turn(changed, tmp_path)
 
     assert [(each["hits"], each["misses"]) for each in found] == [(0, 1), (1, 0), (1, 0)]
     assert "numba" in found[1]["loaded"]
@@ -239,7 +251,7 @@ def test_changed_setting_of_llvmlite_does_not_hit_the_code_without(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_replaced_decorator_of_a_stand_in_is_called(tmp_path: Path, kind: str) -> None:
     """A program's own `cuda.jit`, which calls the one before, is used until the program takes it back."""
-    cold, warm, real = (said(programs.PATCHED, tmp_path / "cache", KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(programs.PATCHED, tmp_path / "cache", KIND=kind)
 
     assert cold["calls"] == warm["calls"] == real["calls"] == 1
     assert (cold["misses"], warm["hits"], real["hits"], warm["loaded"]) == (1, 1, 1, [])
@@ -249,7 +261,7 @@ def test_replaced_decorator_of_a_stand_in_is_called(tmp_path: Path, kind: str) -
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_path: Path, kind: str) -> None:
     """The kernel has the options of both and one key by either import; the second process needs no Numba."""
-    cold, warm, real = (said(programs.WRAPPED, tmp_path / "cache", KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(programs.WRAPPED, tmp_path / "cache", KIND=kind)
 
     assert (cold["hits"], cold["misses"]) == (0, 1)
     assert (warm["hits"], warm["misses"], warm["loaded"]) == (1, 0, [])
@@ -278,10 +290,10 @@ def test_function_of_python_that_was_replaced_after_a_hit_is_not_registered_eith
     assert "0d4008000000000000" in real["code"]
 
 
-def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
+def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path, fill: Fill) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")
-    said(programs.COMMON, tmp_path / "cache")
+    fill(tmp_path / "cache")
 
     found = [said(programs.COMMON, tmp_path / "cache", cwd=tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
 
@@ -324,7 +336,7 @@ def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path, fill: Fill) ->
     stored = fill(tmp_path / "cache")
     with pytest.raises(BundleError, match="none of the requested entries"):
         KernelCache(tmp_path / "cache").export_bundle(tmp_path / "none.kcache", arch="sm_75")
-    said(programs.COMMON, tmp_path / "cache", SCALE="7.0")
+    said(programs.COMMON, tmp_path / "cache", is_cold=True, SCALE="7.0")
     said(programs.CHOSEN, tmp_path / "cache", BUNDLE=str(tmp_path / "one.kcache"))
     tier = {"NUMBA_KCACHE_TIERS": str(tmp_path / "one.kcache"), "NUMBA_KCACHE_MODE": "frozen"}
 
@@ -386,7 +398,7 @@ def kernel(x, out):
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_memory_of_numba_is_made_by_numba(tmp_path: Path, kind: str) -> None:
     """`to_device`, `device_array` and pinned memory are Numba's own, and kernels on them hit the same entries."""
-    cold, warm, real = (said(programs.HOST, tmp_path, KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(programs.HOST, tmp_path, KIND=kind)
 
     assert cold["keys"] == warm["keys"] == real["keys"]
     assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
@@ -398,7 +410,7 @@ def test_memory_of_numba_is_made_by_numba(tmp_path: Path, kind: str) -> None:
 def test_streams_and_events_need_no_numba(tmp_path: Path, kind: str) -> None:
     """The driver makes them, launches go to them, and Numba takes them for its own once it is loaded."""
     log = tmp_path / "log"
-    said(programs.STREAMS, tmp_path / "cache", KIND=kind)
+    said(programs.STREAMS, tmp_path / "cache", is_cold=True, KIND=kind)
 
     light = said(programs.STREAMS, tmp_path / "cache", log=log, KIND=kind)
     after, real = (
@@ -412,7 +424,7 @@ def test_streams_and_events_need_no_numba(tmp_path: Path, kind: str) -> None:
 
 def test_warning_of_a_stored_compile_keeps_its_class(tmp_path: Path) -> None:
     """A hit issues the warnings of the compile with Numba's own classes, as a program that imports Numba gets them."""
-    cold, warm, real = (said(programs.WARNED, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
+    cold, warm, real = in_turn(programs.WARNED, tmp_path)
 
     assert cold["warned"] == warm["warned"] == real["warned"] != []
     assert (cold["misses"], warm["hits"], real["hits"]) == (1, 1, 1)

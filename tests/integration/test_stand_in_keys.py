@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.frontends.numba.stand_in import HOMES
-from tests.support import device_functions, fake_driver
+from tests.support import device_functions, numba_server
 from tests.support import stand_in_programs as programs
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
@@ -43,7 +43,7 @@ def answered(program: str, folder: Path, given: object = None, **env: str) -> tu
 def both(program: str, folder: Path, kind: str, given: object = None) -> tuple[dict[str, str], dict[str, str]]:
     """The answers with Numba, and those without it, after a process has stored the facts."""
     surroundings = {**environment(build()), "NUMBA_KCACHE_DIR": str(folder), "KIND": kind}
-    fake_driver.run(["-c", programs.COMMON], env=surroundings)
+    numba_server.output(["-c", programs.COMMON], surroundings, kind, way="stand-in")
     real, _loaded = answered(program, folder, given, KIND=kind, REAL="1")
     light, loaded = answered(program, folder, given, KIND=kind)
     assert loaded == []
@@ -53,8 +53,8 @@ def both(program: str, folder: Path, kind: str, given: object = None) -> tuple[d
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_key_of_each_device_function_is_that_with_numba(tmp_path: Path, kind: str) -> None:
     """Every name that device code may use has without Numba the same key as with it, or needs Numba."""
-    listed = [sys.executable, "-c", device_functions.NAMES, PACKAGES[kind], "fresh", str(tmp_path)]
-    names = json.loads(subprocess.run(listed, env=environment(build()), capture_output=True, check=True).stdout)
+    listing = ["-c", device_functions.NAMES, PACKAGES[kind], "fresh", str(tmp_path)]
+    names = json.loads(numba_server.output(listing, environment(build()), kind).splitlines()[-1])
 
     real, light = both(programs.KEYS, tmp_path / "cache", kind, names)
 

@@ -60,7 +60,7 @@ def seen(tmp_path: Path, script: str, kind: str = "cuda") -> list[Any]:
     of which the second waits for the first. Waits of the host are not listed."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
-    said = numba_server.first(HEAD + KINDS[kind] + "\n" + script, tmp_path / "cache", environment(build(), log=log))
+    said = numba_server.in_turn(HEAD + KINDS[kind] + "\n" + script, tmp_path / "cache", environment(build(), log=log))
     names = {0: 0, 1: 0} | {int(handle): number for number, handle in enumerate(said.split()[:2], 1)}
     found, recorded = list[Any](), dict[int, int]()
     for each in read_log(log, "launch", "event_record", "stream_wait"):
@@ -155,7 +155,7 @@ def test_module_launched_on_a_chosen_stream_stays(tmp_path: Path, how: str) -> N
     """Nothing tells the end of its work once the stream is destroyed."""
     script = HEAD + KINDS["cuda"] + UNLOAD.format(how=how)
     log = tmp_path / "log"
-    numba_server.first(script, tmp_path / "cache", environment(build(), log=log))
+    numba_server.in_turn(script, tmp_path / "cache", environment(build(), log=log))
 
     assert not read_log(log, "unload")
 
@@ -191,6 +191,6 @@ kernel[1, 64](Exporter())
 gc.collect()
 print(len(freed), told)
 """
-    said = numba_server.first(HEAD + script, tmp_path / "cache", environment(build()))
+    said = numba_server.in_turn(HEAD + script, tmp_path / "cache", environment(build()))
 
     assert said.splitlines()[1] == "0 5 {1}"

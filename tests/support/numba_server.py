@@ -3,8 +3,10 @@
 Promise     A child has its own arguments, environment and output; Numba reads its settings again.
 Method      A server for each Numba, started on the fake driver, fills its registries, then forks for each line of its
             input. numba-cuda-mlir compiles nothing before: its compiler starts threads, which no child would have.
-Not here    Fresh processes. Children share hash seed, addresses and loaded libraries, so tests of hits in another
-            process start that process themselves.
+            A hit in another process is seen in a fork of a second server (`way="later"`), which has another hash seed
+            and other addresses, has imported the Numba, and has filled no registry.
+            A third server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
+Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
 
 from __future__ import annotations
@@ -18,22 +20,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fake_driver
 from tests.support.fake_driver import build, environment
 
 _SERVER = """
 import atexit, json, os, runpy, sys, traceback, warnings
 warnings.simplefilter("ignore")
-if sys.argv[1] == "numba":
+of, way = sys.argv[1:3]
+is_later = way == "later"
+if way == "stand-in" and of == "numba":
+    from numba_kcache import cuda
+    cuda.is_available  # imports the Numba, as a miss does
+elif way == "stand-in":
+    from numba_kcache.mlir import cuda
+    cuda.is_available
+if of == "numba":
     import numba.core.config, numba.cuda.core.config
     from numba import cuda
-    cuda.compile_ptx(lambda x: None, (numba.float64[::1],), cc=(9, 0))
+    if not is_later:
+        cuda.compile_ptx(lambda x: None, (numba.float64[::1],), cc=(9, 0))
     configs = numba.core.config, numba.cuda.core.config
 else:
     import numba_cuda_mlir.cuda
     from numba_cuda_mlir.descriptor import mlir_target
     from numba_cuda_mlir.numba_cuda.core import config
-    mlir_target.ensure_initialized()
+    if not is_later:
+        mlir_target.ensure_initialized()
     configs = config,
 
 def serve(arguments, env):
@@ -75,23 +86,23 @@ for line in sys.stdin:
 
 
 @functools.cache
-def _server(of: str) -> subprocess.Popen[str]:
-    """Start the server of a Numba, once in a process of tests; it ends when its input is closed."""
+def _server(of: str, way: str) -> subprocess.Popen[str]:
+    """Start a server of a Numba, once in a process of tests; it ends when its input is closed."""
     return subprocess.Popen(
-        [sys.executable, "-c", _SERVER, of],
-        env=environment(build()),
+        [sys.executable, "-c", _SERVER, of, way],
+        env={**environment(build()), "PYTHONHASHSEED": "2" if way == "later" else "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba") -> tuple[int, str]:
+def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> tuple[int, str]:
     """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
 
-    `of` names the Numba that it finds imported: "numba" or "mlir".
+    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server: "first", "later", "stand-in".
     """
-    server = _server(of)
+    server = _server(of, way)
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(json.dumps([list(arguments), dict(env)]) + "\n")
@@ -100,15 +111,14 @@ def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba") -> 
     return code, output
 
 
-def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba") -> str:
+def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> str:
     """Output of a program; the test fails if its exit code is not 0."""
-    code, text = run(arguments, env, of)
+    code, text = run(arguments, env, of, way=way)
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
     return text
 
 
-def first(program: str, cache: Path, env: Mapping[str, str]) -> str:
-    """Output of a program that takes a cache's directory; where an earlier one has filled that, of a fresh process."""
-    words = ["-c", program, str(cache)]
-    return fake_driver.run(words, env=env).stdout if cache.exists() else output(words, env)
+def in_turn(program: str, cache: Path, env: Mapping[str, str]) -> str:
+    """Output of a program that takes a cache's directory; a later process where an earlier one has filled that."""
+    return output(["-c", program, str(cache)], env, way="later" if cache.exists() else "first")
