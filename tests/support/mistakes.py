@@ -21,6 +21,7 @@ from typing import Any
 PRELUDE = r"""
 import ctypes
 import numpy as np
+import pickle
 from pathlib import Path
 from numba import cuda
 from numba_kcache import *
@@ -349,6 +350,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128, True](2.0, x, y, n)",
         "saxpy.get_regs_per_thread()",
         "saxpy[8, 128, cuda.event()](2.0, x, y, n)",
+        "pickle.dumps(saxpy[8, 128])",
+        "pickle.dumps(cached_kernel(lambda x: None)[8, 128])",
     ),
     "arguments": (
         "saxpy[8, 128](2.0, np.ones(1000, 'float32'), y, n)",
