@@ -76,10 +76,12 @@ class Setting(NamedTuple):
 
 
 def _path(value: Any) -> str:
-    path = os.fspath(value)
+    path = os.path.expanduser(os.fspath(value))
     if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError("it is not a path")
-    return os.path.abspath(os.path.expanduser(path))
+    if isinstance(value, str) and (path[0] == "~" or re.search(r"^[\s'\"]|[\s'\"]$|\$[\w{]", path)):
+        raise ValueError("only ~ of a known user is replaced; a variable, and quotes or spaces around it, are not")
+    return os.path.abspath(path)
 
 
 def size_bytes(value: Any) -> int:

@@ -174,11 +174,10 @@ def _kind_of(module: str) -> str:
 
 def not_source(thing: object) -> OptionError:
     """Make the error for an object that no front end recognises."""
-    return OptionError(
-        f"cannot make a kernel of {thing!r}",
-        f"it is of type {type(thing).__name__}, which is not a source",
-        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-    )
+    kind, hint = type(thing).__name__, "wrap a function that returns CUDA C++, a str or a pathlib.Path"
+    if isinstance(thing, (staticmethod, classmethod)):
+        hint = f"leave out @{kind}: a kernel in a class needs none"
+    return OptionError(f"cannot make a kernel of {thing!r}", f"it is of type {kind}, which is not a source", hint)
 
 
 # -- base --------------------------------------------------------------------------------------------------------------

@@ -455,10 +455,11 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     names = code.co_varnames[: count + code.co_kwonlyargcount]
     for name in names:
         if name not in defaults:
+            hint = f"give {name} a default; instantiate() replaces it with other values"
+            if name in ("self", "cls"):
+                hint = f"leave {name} out, as a class has one kernel; where source differs, use cached_kernel(text)"
             raise OptionError(
-                f"cannot call {function.__qualname__} for its source",
-                f"its parameter {name} has no default",
-                f"give {name} a default; instantiate() replaces it with other values",
+                f"cannot call {function.__qualname__} for its source", f"its parameter {name} has no default", hint
             )
     if code.co_posonlyargcount or code.co_flags & (HAS_ARGS | HAS_KEYWORDS):
         raise OptionError(
