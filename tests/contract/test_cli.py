@@ -717,6 +717,22 @@ def test_program_starts_without_the_command_line_s_modules(tmp_path: Path, words
     assert "numba_kcache.cli" not in done.stdout.split()
 
 
+@pytest.mark.parametrize("verb", ["info", "list", "clear", "prune", "verify", "dir", "config"])
+def test_directory_that_does_not_exist_is_said(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path after --directory may be misspelt: a check of it fails, and a removal says that there was nothing. The
+    verbs about the settings take one that is made later, as all do where the variable names it."""
+    nowhere = str(tmp_path / "nowhere")
+    code = main([verb, "--directory", nowhere])
+    said = capsys.readouterr().err
+
+    assert code == (verb == "verify")
+    assert (nowhere in said) is (verb not in ("dir", "config"))
+    assert not Path(nowhere).exists()
+    if verb == "verify":
+        assert "from --directory: there is no such directory" in said
+        assert run(Path(nowhere), "verify").returncode == 0
+
+
 NO_PROGRAMS = {
     "": "cannot run a program: none is named",
     "-m": "cannot run a program: none is named",
