@@ -269,3 +269,16 @@ def test_misspelt_variable_is_one_warning_at_run_time(variable: str, meant: str,
 
     assert said.startswith(f"{variable} names no setting and is ignored: ")
     assert meant in said
+
+
+def test_log_level_is_the_last_that_was_configured() -> None:
+    """The default leaves the level to the program, until one was configured: then it is a level as the others are."""
+    code = """
+import logging, numba_kcache
+def level(**settings):
+    numba_kcache.configure(**settings)
+    return logging.getLevelName(logging.getLogger("numba_kcache").level)
+logging.getLogger("numba_kcache").setLevel(logging.INFO)
+print(level(max_entries=5), level(log_level="debug"), level(max_entries=6), level(log_level="warning"))
+"""
+    assert in_python(code).split() == ["INFO", "DEBUG", "DEBUG", "WARNING"]
