@@ -394,6 +394,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128](2.0, ctypes.c_int(3), y, n)",
         "saxpy[8, 128](2.0, (x, y), y, n)",
         "saxpy[8, 128](2.0, cuda.mapped_array(1000, 'float32')[1:], y, n)",
+        "saxpy[8, 128](2.0, cuda.device_array(1000, '>f4'), y, n)",
+        "saxpy[8, 128](2.0, x, cuda.InOut(np.zeros(1000, '>f4')), n)",
     ),
     "settings": (
         'configure(max_size="1GB")',
