@@ -290,6 +290,11 @@ def working_directory() -> str:
         return "/proc/self/cwd"
 
 
+def import_path() -> list[str]:
+    """The folders on `sys.path`. Python ignores entries that are not text, such as paths that a program adds."""
+    return [each or working_directory() for each in sys.path if isinstance(each, str)]
+
+
 def variables(names: Collection[str]) -> dict[str, str]:
     """The values, by name, of those environment variables in `names` that are set."""
     found = [each for each in os.environ if each in names]  # a name that is missing costs `os.environ` two exceptions
@@ -313,7 +318,8 @@ def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
     """
     found_by = variables(TOOLCHAIN_VARIABLES)
     python_path = found_by.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    ends = "site-packages", "dist-packages"
+    folders = [path for path in sys.path if isinstance(path, str) and path.endswith(ends)]  # as in `import_path`
     if python_path != [""]:
         own = sys.prefix, sys.base_prefix
         folders = [path for path in folders if path not in python_path or path.startswith(own)]
