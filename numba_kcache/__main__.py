@@ -6,7 +6,6 @@ Method      `run` with a program starts it at once: it must add no more than `in
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import takewhile
 
@@ -17,12 +16,7 @@ def main() -> int:
     """Run the process's command line and return its exit code."""
     options = list(takewhile(("--all", "-m").__contains__, sys.argv[2:]))
     words = sys.argv[2 + len(options) :]
-    if (
-        sys.argv[1:2] == ["run"]
-        and words
-        and not words[0].startswith("-")
-        and ("-m" in options or os.path.exists(words[0]))
-    ):
+    if sys.argv[1:2] == ["run"] and words and not words[0].startswith("-"):
         return run_program(words, "--all" in options, "-m" in options)
     from .cli import main as main_of_verbs
 

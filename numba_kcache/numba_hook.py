@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from .errors import OptionError, ToolchainMissingError
+from .errors import KCacheError, OptionError, SettingsError, ToolchainMissingError, plain_lines, why_of
 from .launch import NUMBA_CUDA_MODULE
 from .settings import install_wanted
 
@@ -88,22 +88,33 @@ def install_when_imported() -> None:
 
 
 def run_program(words: list[str], every_kernel: bool, is_module: bool) -> int:
-    """Run a program, or a module as `python -m` does, after `install()` for all libraries; return its exit code."""
-    install(all=every_kernel or install_wanted() == "all", cuda_compute=True, cupy=True)
+    """Run a program, or a module as `python -m` does, after `install()` for all libraries; return its exit code.
+
+    If it has no line that can run, a message says so, and the code is 2.
+    """
     import runpy
 
-    sys.argv[:] = words
-    if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
+    hint = "write numba-kcache run PROG.py, or run -m MODULE"
     try:
+        install(all=every_kernel or install_wanted() == "all", cuda_compute=True, cupy=True)
+        if not words:
+            raise SettingsError("cannot run a program", "none is named", hint)
+        sys.argv[:] = words
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
         if is_module:
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(words[0], run_name="__main__")
     except Exception as error:
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        while trace is not None and trace.tb_frame.f_globals["__name__"].split(".")[0] in (__package__, "runpy"):
             trace = trace.tb_next
+        if trace is None and not getattr(error, "lineno", None):  # no line of the program was reached
+            if not isinstance(error, KCacheError):
+                error = SettingsError(f"cannot run {words[0]}", why_of(error), hint)
+            print("numba-kcache:", plain_lines(str(error)), file=sys.stderr)
+            return 2
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0

@@ -76,10 +76,12 @@ class Setting(NamedTuple):
 
 
 def _path(value: Any) -> str:
-    path = os.fspath(value)
+    path = os.path.expanduser(os.fspath(value))
     if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError("it is not a path")
-    return os.path.abspath(os.path.expanduser(path))
+    if isinstance(value, str) and (path[0] == "~" or re.search(r"^[\s'\"]|[\s'\"]$|\$[\w{]", path)):
+        raise ValueError("only ~ of a known user is replaced; a variable, and quotes or spaces around it, are not")
+    return os.path.abspath(path)
 
 
 def size_bytes(value: Any) -> int:
@@ -288,6 +290,11 @@ def working_directory() -> str:
         return "/proc/self/cwd"
 
 
+def import_path() -> list[str]:
+    """The folders on `sys.path`. Python ignores entries that are not text, such as paths that a program adds."""
+    return [each or working_directory() for each in sys.path if isinstance(each, str)]
+
+
 def variables(names: Collection[str]) -> dict[str, str]:
     """The values, by name, of those environment variables in `names` that are set."""
     found = [each for each in os.environ if each in names]  # a name that is missing costs `os.environ` two exceptions
@@ -311,7 +318,8 @@ def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
     """
     found_by = variables(TOOLCHAIN_VARIABLES)
     python_path = found_by.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    ends = "site-packages", "dist-packages"
+    folders = [path for path in sys.path if isinstance(path, str) and path.endswith(ends)]  # as in `import_path`
     if python_path != [""]:
         own = sys.prefix, sys.base_prefix
         folders = [path for path in folders if path not in python_path or path.startswith(own)]

@@ -68,12 +68,15 @@ def _run(parsed: argparse.Namespace) -> int:
     try:
         if parsed.directory is not None:
             configure(directory=parsed.directory)
-        directory = process_cache.directory
-        is_asked = parsed.directory is not None or parsed.name not in DIAGNOSING
-        if directory and is_asked and os.path.lexists(directory) and not os.path.isdir(directory):
-            origin = "NUMBA_KCACHE_DIR" if parsed.directory is None else "--directory"
-            raise KCacheError(f"cannot use {directory} from {origin}", "it is not a directory", "name a folder")
+        directory, is_named = process_cache.directory, parsed.directory is not None
+        if directory and not os.path.isdir(directory) and (is_named or parsed.name not in DIAGNOSING):
+            why = "it is not a directory" if os.path.lexists(directory) else "there is no such directory"
+            if os.path.lexists(directory) or (is_named and parsed.name == "verify"):
+                origin = "--directory" if is_named else "NUMBA_KCACHE_DIR"
+                raise KCacheError(f"cannot use {directory} from {origin}", why, "name a folder")
         result = parsed.verb(process_cache, parsed)
+        if is_named and parsed.name not in DIAGNOSING and not os.path.lexists(directory):
+            say(f"numba-kcache: there is no directory {directory}")
         if result is None:
             return 0
         if parsed.json:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import base64
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..engine import configured
-from ..errors import KCacheError, SettingsError
+from ..errors import KCacheError
 from ..observe.text import bytes_text
 from ..settings import SETTINGS, default_directory, origin_of, read_settings, unknown_variables
 from .verb import Result, argument, verb
@@ -28,12 +27,9 @@ def _run(cache: KernelCache, arguments: argparse.Namespace) -> None:
     """Run a program with its kernels cached, without an edit.
 
     numba-kcache run PROG.py ARGUMENTS, or run -m MODULE ARGUMENTS. Caches what Numba (cache=True), CuPy and
-    cuda.compute compile, as install() does. The exit code is the program's.
+    cuda.compute compile, as install() does. The exit code is the program's; 2 if there is
+    no program to run.
     """
-    words = arguments.program
-    if not words or not (arguments.is_module or os.path.exists(words[0])):
-        why = f"there is no file {words[0]}" if words else "none is named"
-        raise SettingsError("cannot run a program", why, "write numba-kcache run PROG.py, or run -m MODULE")
 
 
 @verb(is_diagnosing=True)

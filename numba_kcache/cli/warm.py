@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import CompileError, KCacheError
+from ..errors import CompileError
 from ..frontends import require_lasting
 from ..observe.console import count
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
@@ -30,10 +30,6 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """
     targets, error = targets_of(arguments), ""
     require_lasting(cache.session, "warm up")
-    why = cache.session.local.prepare()
-    if why and cache.directory:
-        hint = "name a directory that this user can write to: --directory, or NUMBA_KCACHE_DIR"
-        raise KCacheError("cannot warm up", f"{cache.directory} cannot be used: {why}", hint)
     import_from_here()
     try:
         report = cache.warm_up(arguments.what, targets, workers=arguments.workers, progress=not arguments.json)

@@ -960,12 +960,13 @@ def process_session() -> Session:
 
 
 def settings_of(overrides: Mapping[str, Any]) -> Settings:
-    """Read the settings in force; apply the log level.
+    """Read the settings in force; apply the log level, which the default leaves to the program.
 
     Warns once of each variable that is named like a setting and is none: a misspelt one has no effect.
     """
     settings = read_settings(overrides)
-    if misspelt or settings.log_level != "warning":
+    is_level_set = settings.log_level != "warning" or "log_level" in overrides
+    if misspelt or is_level_set:
         from ..observe.log import set_log_level, warn
 
         while misspelt:
@@ -974,7 +975,8 @@ def settings_of(overrides: Mapping[str, Any]) -> Settings:
                 _warned_of.add(name)
                 hint = f"did you mean {meant}?" if meant else "`numba-kcache config` lists all settings"
                 warn(f"{name} names no setting and is ignored: {hint}")
-        set_log_level(settings.log_level)
+        if is_level_set:
+            set_log_level(settings.log_level)
     return settings
 
 

@@ -347,7 +347,9 @@ def _plain(value: Any, where: str, depth: int) -> Plain:
     if isinstance(value, (list, tuple)):
         return [_plain(each, f"{where}[{index}]", depth + 1) for index, each in enumerate(value)]
     why = f"a {kind.__name__} is not text, bytes, a number, a boolean, None, a list or a mapping of these"
-    raise OptionError(f"cannot use {where[:80]}", why, "convert it: str(x), int(x), float(x), list(x)")
+    raise OptionError(
+        f"cannot use {where[:80]}", why, "convert it: str(x), int(x), float(x), list(x), for a set sorted(x)"
+    )
 
 
 def _parts(values: Mapping[str, Plain]) -> tuple[Component, ...]:

@@ -54,7 +54,7 @@ from ..launch import (
     read_extents,
     stream_handle,
 )
-from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch, around
+from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch, around, not_pickled
 from ..model import (
     Artifact,
     Choice,
@@ -174,11 +174,10 @@ def _kind_of(module: str) -> str:
 
 def not_source(thing: object) -> OptionError:
     """Make the error for an object that no front end recognises."""
-    return OptionError(
-        f"cannot make a kernel of {thing!r}",
-        f"it is of type {type(thing).__name__}, which is not a source",
-        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-    )
+    kind, hint = type(thing).__name__, "wrap a function that returns CUDA C++, a str or a pathlib.Path"
+    if isinstance(thing, (staticmethod, classmethod)):
+        hint = f"leave out @{kind}: a kernel in a class needs none"
+    return OptionError(f"cannot make a kernel of {thing!r}", f"it is of type {kind}, which is not a source", hint)
 
 
 # -- base --------------------------------------------------------------------------------------------------------------
@@ -874,6 +873,11 @@ class VariantLaunch:
     def __call__(self, *args: Any, **named: Any) -> None:
         self._front(*(self._ordered(args, named) if named else args))
 
+    def __reduce__(self) -> Any:
+        raise not_pickled(self._kernel.__name__)
+
+    __copy__ = __deepcopy__ = lambda self, *_memo: self
+
     def launch(self, *args: Any) -> None:
         """Launch arguments of any variant, and keep the launch function of that variant for the next ones."""
         check_interpreter()
@@ -1305,12 +1309,13 @@ def require_lasting(cache: Lookup, what: str) -> None:
     """Require that new entries outlive this process.
 
     Raises:
-        KCacheError: New entries would be kept only in memory, and the mode is not off.
+        KCacheError: New entries would be kept only in memory, or nowhere, and the mode is not off.
     """
-    why = cache.local.prepare()
-    if not cache.local.place and cache.settings.mode != "off":
-        where = f"kernels would be kept in the memory of this process alone{why and f': {why}'}"
-        raise KCacheError(f"cannot {what}", where, "name a directory to write to: --directory, or NUMBA_KCACHE_DIR")
+    why, place = cache.local.prepare(), cache.local.place
+    if (why or not place) and cache.settings.mode != "off":
+        where = f"{place} cannot be used" if place else "kernels would be kept in the memory of this process alone"
+        hint = "name a directory to write to: --directory, or NUMBA_KCACHE_DIR"
+        raise KCacheError(f"cannot {what}", f"{where}{why and f': {why}'}", hint)
 
 
 if TYPE_CHECKING:  # at run time `typing` would hold these functions, and through them Numba, until after exit

@@ -101,7 +101,8 @@ def describe(value: Any) -> str:
     if not isinstance(shape, tuple) or dtype is None:  # a module and a class may have one as well
         return full
     element = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
-    return f"{full} of {element} {tuple(shape)}"
+    swapped = "" if getattr(dtype, "isnative", True) else "byte-swapped "
+    return f"{full} of {swapped}{element} {tuple(shape)}"
 
 
 def _short(text: str) -> str:

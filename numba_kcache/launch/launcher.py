@@ -46,7 +46,7 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct, pack, pack_into
 from typing import Any
 
-from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, NoDeviceError, shorten
+from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, NoDeviceError, OptionError, shorten
 from ..model import (
     LONG_WAIT_S,
     SCALAR_SIZES,
@@ -752,6 +752,12 @@ class Layout:
         return memory, base + start
 
 
+def not_pickled(kernel: str) -> OptionError:
+    """Make the error for pickling a kernel with its configuration, which may name a stream of this process."""
+    hint = f"pickle {kernel} itself, and write {kernel}[grid, block](...) where it is unpickled"
+    return OptionError(f"cannot pickle a launch of {kernel}", "it belongs to a context of this process", hint)
+
+
 class Launcher:
     """Launches one kernel on one device.
 
@@ -809,8 +815,8 @@ class Launcher:
             module = loaded.module
             functions = module.functions = module.functions or _functions_of(module)
             self.plan = (
+                self._slow,  # the first: a launch is pickled as this tuple, and `__reduce__` refuses
                 native.plan(_HANDLE.pack(self.function) + functions, layout.plan),
-                self._slow,
                 self._by_name,
                 self.live,
                 module.awaits_numba,
@@ -846,6 +852,9 @@ class Launcher:
             launch: Launch = native.bind(self.plan, shape, handle, stream, None)
             return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
+
+    def __reduce__(self) -> Any:
+        raise not_pickled(self.name)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
         """Make the function that launches a grid of x, y and z blocks; the shape was checked before."""
@@ -929,8 +938,8 @@ class Launcher:
             if (self._is_launched or layout.launched >= _DESCRIBED_AFTER) and sys.meta_path is not None:
                 from .recognition import recognise
 
-                recognise(self.plan[0], self, arguments, is_first=not self._is_described)
-                self._is_described, layout.plan = True, self.plan[0]
+                recognise(self.plan[1], self, arguments, is_first=not self._is_described)
+                self._is_described, layout.plan = True, self.plan[1]
             self._is_launched, layout.launched = True, layout.launched + 1
         further = others(orders, handle, stream, module.is_capturing) if orders else []
         if call.before or further:

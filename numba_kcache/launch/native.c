@@ -126,7 +126,7 @@ typedef struct {
 /* Items of the tuple that is `self` of a launch function: those of `Launcher.plan`, then those that `bind` adds. LIVE,
  * AWAITS_NUMBA and STAYS are flags, each a list of one item; GIVEN is the stream: an object, None for that of the arguments, or
  * 0 for Numba's default one, for which the streams of Numba's arrays do not count. MODULE keeps capsules until a stream is done. */
-enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, MODULE, FIXED, SHAPE, GIVEN, CONFIG };
+enum { SLOW, PLAN, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, MODULE, FIXED, SHAPE, GIVEN, CONFIG };
 
 typedef struct {
     Plan *plan;

@@ -18,7 +18,7 @@ from ..model import Event, EventKind
 INFO, WARNING, ERROR = 20, 30, 40
 """Log levels, with the numbers of `logging`."""
 
-_LEVELS = {"debug": 10, "info": INFO, "error": ERROR, "off": 1000}
+_LEVELS = {"debug": 10, "info": INFO, "warning": WARNING, "error": ERROR, "off": 1000}
 
 
 def logger() -> Any:
@@ -35,12 +35,10 @@ def record(level: int, text: str, *, with_error: bool = False) -> None:
 
 
 def set_log_level(name: str) -> None:
-    """Set the level of the `numba_kcache` logger; "warning", the default, leaves it to the program.
+    """Set the level of the `numba_kcache` logger.
 
     A program that has not set up logging gets lines of a chosen level on standard error.
     """
-    if name == "warning":
-        return
     log = logger()
     log.setLevel(_LEVELS[name])
     if name != "off" and not log.hasHandlers():

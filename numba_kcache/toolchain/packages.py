@@ -18,6 +18,7 @@ import time
 
 from ..keys import Plain, digest_of, sha256
 from ..model import NamedTuple
+from ..settings import import_path
 from .locating import build_of
 
 _LARGE_BYTES = 1 << 20
@@ -39,18 +40,18 @@ class Installed(NamedTuple):
 def find_installed(distribution: str) -> Installed:
     """Find a distribution on `sys.path` by its `.dist-info`, as an import would find it; those that only
     importlib.metadata knows (eggs, archives) count by what is imported. Its import takes 15 ms."""
-    for folder in sys.path:
+    for folder in import_path():
         names = list[str]()
         with contextlib.suppress(OSError):
-            names = sorted(os.listdir(folder or os.curdir))
+            names = sorted(os.listdir(folder))
         for name in names:
             if name.endswith(".dist-info") and _normal(name.partition("-")[0]) == _normal(distribution):
-                path = os.path.join(folder or os.curdir, name, "METADATA")
+                path = os.path.join(folder, name, "METADATA")
                 with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
                     for line in file:
                         field, _, value = line.partition(":")
                         if field.lower() == "version":
-                            return Installed(normal_version(value.strip()), folder or os.curdir, path)
+                            return Installed(normal_version(value.strip()), folder, path)
     return Installed(None)
 
 

@@ -43,7 +43,7 @@ def kernels_of(given: Any) -> list[Cached]:
     Raises:
         OptionError, EntryError: `given` is none of these, or contains no kernel.
     """
-    return _kernels_among(warmable(given))
+    return [each for each in warmable(given) if isinstance(each, Cached)]
 
 
 def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]:
@@ -80,10 +80,6 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
 
 def _is_warmable(thing: Any) -> bool:
     return isinstance(thing, Cached) or hasattr(type(thing), "__warm_up__")
-
-
-def _kernels_among(things: Iterable[Cached | Builder]) -> list[Cached]:
-    return [each for each in things if isinstance(each, Cached)]
 
 
 def _found_in(module: ModuleType) -> list[Cached | Builder]:

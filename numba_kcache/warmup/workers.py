@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 
 from ..engine import configured
 from ..errors import KCacheError
-from ..settings import worker_environment
+from ..settings import import_path, worker_environment
 from .worker import Outcome, Task, pack
 
 _MAX_EXIT_S = 10.0
@@ -36,11 +36,10 @@ class Worker:
     def __init__(self) -> None:
         self.job: Job | None = None
         ours, theirs = socket.socketpair()
-        path = [each or os.getcwd() for each in sys.path]
         start = f"from numba_kcache.warmup.worker import main; main({theirs.fileno()})"
         with ours, theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {start}"],
+                [sys.executable, "-c", f"import sys; sys.path[:] = {import_path()!r}; {start}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=worker_environment(),

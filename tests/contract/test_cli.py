@@ -717,11 +717,58 @@ def test_program_starts_without_the_command_line_s_modules(tmp_path: Path, words
     assert "numba_kcache.cli" not in done.stdout.split()
 
 
-@pytest.mark.parametrize("words", [(), ("nowhere.py",), ("-m",)], ids=" ".join)
-def test_run_without_a_program_is_wrong_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2; the message says what to write."""
-    assert main(["run", *words]) == 2
-    assert "hint: write numba-kcache run PROG.py, or run -m MODULE" in capsys.readouterr().err
+@pytest.mark.parametrize("verb", ["info", "list", "clear", "prune", "verify", "dir", "config"])
+def test_directory_that_does_not_exist_is_said(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path after --directory may be misspelt: a check of it fails, and a removal says that there was nothing. The
+    verbs about the settings take one that is made later, as all do where the variable names it."""
+    nowhere = str(tmp_path / "nowhere")
+    code = main([verb, "--directory", nowhere])
+    said = capsys.readouterr().err
+
+    assert code == (verb == "verify")
+    assert (nowhere in said) is (verb not in ("dir", "config"))
+    assert not Path(nowhere).exists()
+    if verb == "verify":
+        assert "from --directory: there is no such directory" in said
+        assert run(Path(nowhere), "verify").returncode == 0
+
+
+NO_PROGRAMS = {
+    "": "cannot run a program: none is named",
+    "-m": "cannot run a program: none is named",
+    "nowhere.py": "cannot run nowhere.py: No such file or directory",
+    "folder": "cannot run folder: can't find '__main__' module in 'folder'",
+    "zeros": "cannot run zeros: source code",
+    "-m nowhere": "cannot run nowhere: No module named nowhere",
+    "-m nowhere.deeper": "cannot run nowhere.deeper: ",
+    "-m folder": "cannot run folder: No module named folder.__main__; 'folder' is a package and cannot be",
+}
+
+
+@pytest.mark.slow
+@PROGRAM_WAYS
+def test_run_without_a_program_is_wrong_usage(tmp_path: Path, way: str) -> None:
+    """Exit code 2 and a message, no traceback: nothing is named, or it is no program; a module likewise."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "zeros").write_bytes(b"print()\0")
+    code = f"import os; os.chdir({str(tmp_path)!r})\n{way}"
+    for words, message in NO_PROGRAMS.items():
+        done = run(tmp_path / "cache", "run", *words.split(), code=code)
+
+        assert done.returncode == 2, words
+        assert done.stderr.startswith(f"numba-kcache: {message}"), words
+        assert done.stderr.endswith("\n  hint: write numba-kcache run PROG.py, or run -m MODULE\n"), words
+
+
+@pytest.mark.slow
+@PROGRAM_WAYS
+def test_program_with_a_syntax_error_is_shown_by_python(tmp_path: Path, way: str) -> None:
+    """Exit code 1, with Python's own mark of the place: as `python PROG.py` does."""
+    (tmp_path / "wrong.py").write_text("a = (")
+    done = run(tmp_path / "cache", "run", str(tmp_path / "wrong.py"), code=way)
+
+    assert done.returncode == 1
+    assert done.stderr.endswith("SyntaxError: '(' was never closed\n")
 
 
 # -- warm --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
-    """The blocks of a page, run one after another, raise no error."""
+    """The blocks of a page, run one after another, raise no error, nor do they where they were run before."""
     for package in NEEDED.get(page.name, ()):
         pytest.importorskip(package)
     if page.name == "index.md" and importlib.util.find_spec("cupy") is None:
@@ -55,9 +55,10 @@ def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
     script = tmp_path / "blocks.py"
     script.write_text("\n\n".join(BLOCK.findall(page.read_text())))
 
-    done = run(script, tmp_path)
+    done, again = run(script, tmp_path), run(script, tmp_path)
 
     assert done.returncode == 0, done.stderr
+    assert again.returncode == 0, again.stderr
     assert re.search(SAID.get(page.name, ""), done.stdout), done.stdout
 
 

@@ -207,3 +207,29 @@ print(driver.cuStreamEndCapture(stream)[0] == 0)
         "  hint: use another stream",
         "True",
     ]
+
+
+@pytest.mark.parametrize("launches", [0, 3])
+def test_launch_is_copied_as_itself_and_not_pickled(tmp_path: Path, launches: int) -> None:
+    """A launch may name a context and a stream: the error says to pickle the kernel, whatever ran before."""
+    script = f"""
+import copy, pickle
+from numba import cuda
+@cached_kernel(cache=cache)
+def double(x):
+    x[0] *= 2
+for kernel, arguments in ((saxpy, (2.0, None, None, 0)), (double, (cuda.device_array(1, "float32"),))):
+    for _ in range({launches}):
+        kernel[1, 32](*arguments)
+    launch = kernel[1, 32]
+    print(copy.copy(launch) is copy.deepcopy(launch) is launch)
+    said(lambda: pickle.dumps(launch))
+"""
+    printed, _ = seen(tmp_path, script)
+
+    for name, said in zip(("saxpy", "double"), (printed[:3], printed[3:]), strict=True):
+        assert said == [
+            "True",
+            f"OptionError cannot pickle a launch of {name}: it belongs to a context of this process",
+            f"  hint: pickle {name} itself, and write {name}[grid, block](...) where it is unpickled",
+        ]

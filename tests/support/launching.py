@@ -185,7 +185,7 @@ class Kernel:
         launch = launcher.bind(SHAPE, self._stream)
         if launcher.plan is None:
             return launch
-        recognise(launcher.plan[0], launcher, (), is_first=True)
+        recognise(launcher.plan[1], launcher, (), is_first=True)
 
         def registered(*arguments: Any) -> None:
             for position, (slot, value) in enumerate(zip(launcher.slots or (), arguments, strict=False)):
@@ -193,7 +193,7 @@ class Kernel:
                     slot.settle(value, Call(SHAPE, 0, 0, arguments, [], [], []))
                 except Exception:
                     continue
-                recognise(launcher.plan[0], launcher, [None] * position + [value], is_first=False)
+                recognise(launcher.plan[1], launcher, [None] * position + [value], is_first=False)
             launch(*arguments)
 
         return registered

@@ -21,6 +21,7 @@ from typing import Any
 PRELUDE = r"""
 import ctypes
 import numpy as np
+import pickle
 from pathlib import Path
 from numba import cuda
 from numba_kcache import *
@@ -89,6 +90,9 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "cached_kernel(str)",
         "cached_kernel(len)",
         'exec("@cached_kernel\\nclass K: pass")',
+        'exec("class A:\\n    @cached_kernel\\n    def k(self) -> str:\\n        return SAXPY")',
+        'exec("class A:\\n    @cached_kernel\\n    @staticmethod\\n    def k():\\n        return SAXPY")',
+        'exec("class A:\\n    @cached_kernel\\n    @classmethod\\n    def k(cls, x):\\n        x[0] = 1")',
         "cached_kernel()(SAXPY).launch()",
         "cached_kernel(SAXPY).run()",
         "saxpy.lunch(1, 2)",
@@ -349,6 +353,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128, True](2.0, x, y, n)",
         "saxpy.get_regs_per_thread()",
         "saxpy[8, 128, cuda.event()](2.0, x, y, n)",
+        "pickle.dumps(saxpy[8, 128])",
+        "pickle.dumps(cached_kernel(lambda x: None)[8, 128])",
     ),
     "arguments": (
         "saxpy[8, 128](2.0, np.ones(1000, 'float32'), y, n)",
@@ -388,6 +394,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128](2.0, ctypes.c_int(3), y, n)",
         "saxpy[8, 128](2.0, (x, y), y, n)",
         "saxpy[8, 128](2.0, cuda.mapped_array(1000, 'float32')[1:], y, n)",
+        "saxpy[8, 128](2.0, cuda.device_array(1000, '>f4'), y, n)",
+        "saxpy[8, 128](2.0, x, cuda.InOut(np.zeros(1000, '>f4')), n)",
     ),
     "settings": (
         'configure(max_size="1GB")',

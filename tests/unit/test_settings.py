@@ -67,6 +67,8 @@ def test_every_setting_is_tried_above() -> None:
     ("given", "name", "value"),
     [
         ({"directory": Path("/x")}, "directory", "/x"),
+        ({"directory": Path("/a $b'")}, "directory", "/a $b'"),
+        ({"directory": "/o'neil/a b/5$"}, "directory", "/o'neil/a b/5$"),
         ({"max_size_bytes": 4096}, "max_size_bytes", 4096),
         ({"max_entries": 3}, "max_entries", 3),
         ({"shared": True}, "shared", True),
@@ -111,6 +113,10 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "many", "it must be a whole number of at least 1"),
     ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "\u00b2", "it must be a whole number of at least 1"),
     ("max_entries", "", 2.0, "it must be a whole number of at least 1"),
+    *(("directory", "NUMBA_KCACHE_DIR", text, "only ~ of a known user is replaced; a variable, and quotes or spaces")
+      for text in (" ", "/x ", " /x", "'/x'", '"/x"', "$HOME/x", "/x/${USER}", "~nobody-here/x", "\t", "/x\n")),
+    ("signing_key", "NUMBA_KCACHE_SIGNING_KEY", "$HOME/key.pem", "only ~ of a known user is replaced"),
+    ("tiers", "NUMBA_KCACHE_TIERS", "$SCRATCH/kernels", "only ~ of a known user is replaced"),
     ("mode", "NUMBA_KCACHE_MODE", "fast", "it must be one of readwrite, readonly, off, frozen, refresh, verify"),
     ("mode", "", 3, "it must be one of readwrite"),
     ("mode", "", ["off"], "it must be one of readwrite"),
@@ -263,3 +269,16 @@ def test_misspelt_variable_is_one_warning_at_run_time(variable: str, meant: str,
 
     assert said.startswith(f"{variable} names no setting and is ignored: ")
     assert meant in said
+
+
+def test_log_level_is_the_last_that_was_configured() -> None:
+    """The default leaves the level to the program, until one was configured: then it is a level as the others are."""
+    code = """
+import logging, numba_kcache
+def level(**settings):
+    numba_kcache.configure(**settings)
+    return logging.getLevelName(logging.getLogger("numba_kcache").level)
+logging.getLogger("numba_kcache").setLevel(logging.INFO)
+print(level(max_entries=5), level(log_level="debug"), level(max_entries=6), level(log_level="warning"))
+"""
+    assert in_python(code).split() == ["INFO", "DEBUG", "DEBUG", "WARNING"]

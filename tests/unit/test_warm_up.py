@@ -229,6 +229,26 @@ def test_every_kernel_of_a_module_is_found() -> None:
 
 
 @pytest.mark.slow
+def test_entries_of_the_import_path_that_python_ignores_are_ignored(tmp_path: Path) -> None:
+    """A program may have put a `Path` there, or "" for a working directory that is gone: the cache works as before."""
+    code = f"""
+import os, sys
+from pathlib import Path
+sys.path[:] = [Path("lib"), *sys.path, ""]
+os.mkdir("gone"), os.chdir("gone"), os.rmdir(os.getcwd())
+from numba_kcache import cached_kernel, warm_up
+@cached_kernel(signature="void(float32[::1])")
+def one(x):
+    x[0] = 1
+print(warm_up([one, cached_kernel({EMPTY!r})], arch="sm_90", progress=False))
+cached_kernel({EMPTY!r} + "//").compile("sm_90")
+"""
+    done = in_python(code, cwd=str(tmp_path), NUMBA_KCACHE_DIR=str(tmp_path / "cache"))
+
+    assert done.startswith("2 built, 0 hit, 0 failed")
+
+
+@pytest.mark.slow
 def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder is on the path, as for a script, but it is not `__main__`; its exceptions are raised."""
     monkeypatch.setattr(sys, "path", list(sys.path))

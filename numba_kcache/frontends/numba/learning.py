@@ -20,6 +20,7 @@ from ...engine.compile import publish
 from ...headers import HeadersRead
 from ...keys import derive
 from ...launch import NUMPY_NAMES
+from ...settings import import_path
 from ...store import json_of
 from .. import front_end
 from . import Flavour, surface
@@ -77,7 +78,7 @@ def record(session: Session, kinds: Iterable[str]) -> bool:
     """
     missing = [each for each in HOMES.keys() & kinds if isinstance(_known(each, session), str)]
     for kind in missing:
-        request, path = request_of(HOMES[kind], front_end(kind).flavour), [each or os.getcwd() for each in sys.path]
+        request, path = request_of(HOMES[kind], front_end(kind).flavour), import_path()
         command = [sys.executable, "-c", _OBSERVE.format(path=path, kind=kind, name=HOMES[kind].module)]
         with suppress(OSError, ValueError, subprocess.SubprocessError):  # the kernels need no facts where Numba is
             done = subprocess.run(

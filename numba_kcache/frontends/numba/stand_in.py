@@ -33,7 +33,7 @@ from ...engine import Request
 from ...keys import component, derive
 from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
 from ...model import NO_TARGET, NamedTuple
-from ...settings import toolchain_surroundings, variables
+from ...settings import import_path, toolchain_surroundings, variables
 from ...store import parse_object
 from ...toolchain import PACKAGES
 from . import code_variables
@@ -352,7 +352,7 @@ def _elsewhere(versions: Any) -> str:
     for name, version in versions.items():
         module = name.replace("-", "_")
         _, root = PACKAGES.get(name, ("", module))
-        folder = next((each for each in sys.path if os.path.isdir(os.path.join(each or os.curdir, root))), "")
+        folder = next((each for each in import_path() if os.path.isdir(os.path.join(each, root))), "")
         is_whole = folder in installed and os.path.isdir(os.path.join(folder, f"{module}-{version}.dist-info"))
         if (folder or version) and not is_whole:
             return f"{name} in {folder} counts by its files, not by a version"
