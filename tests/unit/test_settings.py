@@ -114,7 +114,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "\u00b2", "it must be a whole number of at least 1"),
     ("max_entries", "", 2.0, "it must be a whole number of at least 1"),
     *(("directory", "NUMBA_KCACHE_DIR", text, "only ~ of a known user is replaced; a variable, and quotes or spaces")
-      for text in (" ", "/x ", " /x", "'/x'", '"/x"', "$HOME/x", "/x/${USER}", "~nobody-here/x", "\t", "/x\n")),
+      for text in (" ", "/x ", " /x", "'/x'", '"/x"', "$HOME/x", "/x/${USER}", "~nobody-here/x", "\t", "/x\r\n")),
     ("signing_key", "NUMBA_KCACHE_SIGNING_KEY", "$HOME/key.pem", "only ~ of a known user is replaced"),
     ("tiers", "NUMBA_KCACHE_TIERS", "$SCRATCH/kernels", "only ~ of a known user is replaced"),
     ("mode", "NUMBA_KCACHE_MODE", "fast", "it must be one of readwrite, readonly, off, frozen, refresh, verify"),
