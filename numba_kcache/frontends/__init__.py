@@ -970,7 +970,8 @@ class Kernel(Launches):
 
     @shortening
     def instantiate(self, **values: Any) -> Kernel:
-        """The kernel whose source the function returns for these values; the same object for the same values.
+        """The kernel whose source the function returns for these values; the same object for the same numbers, texts,
+        enum members, types, and tuples of these. Other objects may have changed: each call makes a new kernel for them.
 
         `kernel[...]` itself uses the defaults.
 
@@ -978,20 +979,15 @@ class Kernel(Launches):
             values: Parameters of the function that returns the source, by name.
 
         Raises:
-            OptionError: No such parameter, a value that is not hashable, or a kernel not made of a function.
+            OptionError: No such parameter, or a kernel not made of a function.
         """
         full = self._definition.template_values(values)
         # with types and texts, since -0.0 == 0.0 and (True,) == (1,)
         key = tuple((type(value), value, repr(value)) for value in full.values())
-        try:
-            found = self._instances.get(key)
-        except TypeError as error:
-            raise OptionError(
-                f"cannot instantiate {self.__name__} with {values!r}",
-                str(error),
-                "give numbers, text, or tuples of these",
-            ) from None
-        return found or self._instances.setdefault(key, type(self)(self._definition.instantiate(full)))
+        is_kept = all(map(_is_fixed, full.values()))
+        found = self._instances.get(key) if is_kept else None
+        found = found or type(self)(self._definition.instantiate(full))
+        return self._instances.setdefault(key, found) if is_kept else found
 
     # -- compiling ahead, explaining, inspecting -----------------------------------------------------
 
@@ -1268,6 +1264,14 @@ class Kernel(Launches):
 
     def __reduce__(self) -> Any:
         return self.__qualname__ if self._by_name() is self else (Kernel, (self._definition,))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Check for a value that cannot change: a number, text or type, a member of an enumeration, or a tuple of these."""
+    if isinstance(value, tuple):
+        return all(map(_is_fixed, value))
+    kind = type(value)
+    return hasattr(kind, "__members__") or (kind.__hash__ is not None and kind.__module__ in ("builtins", "numpy"))
 
 
 class _Sent:

@@ -535,21 +535,18 @@ class _Setting:
     n = 1
 
 
-def test_instance_of_a_class_of_the_program_is_refused_since_numba_cannot_compile_it() -> None:
-    """The message has Numba's reason, and does not speak of keys; typing code may read such an object."""
+def test_instance_of_a_class_of_the_program_is_refused_by_name() -> None:
+    """In a kernel, which Numba then refuses, and in typing code, which may read such an object."""
     space: dict[str, Any] = {"cuda": cuda, "SETTING": _Setting(), "__name__": "app", "overload": overload}
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = SETTING.n\n", space)
     exec("def f(x): pass\n@overload(f)\ndef g(x):\n    n = SETTING.n\n    return lambda x: n\n", space)
     exec("@cuda.jit\ndef typed(x):\n    x[0] = f(x)\n", space)
 
-    found, typed = (fingerprint(space[name], numba_dialect, with_lines=False) for name in ("kernel", "typed"))
-
-    assert isinstance(found, Uncapturable)
-    assert found.name == "global SETTING of app"
-    assert found.reason.startswith("the compiler cannot use it: Cannot determine Numba type of <class ")
-    assert "depends=" not in found.reason
-    assert isinstance(typed, Uncapturable)
-    assert "depends={'global SETTING of app': ...}" in typed.reason
+    for name in ("kernel", "typed"):
+        found = fingerprint(space[name], numba_dialect, with_lines=False)
+        assert isinstance(found, Uncapturable)
+        assert found.name == "global SETTING of app"
+        assert "depends={'global SETTING of app': ...}" in found.reason
 
 
 def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> None:
@@ -1046,24 +1043,36 @@ def test_memory_of_a_function_goes_with_it() -> None:
     assert len(python_fingerprint.readings) <= before
 
 
-def test_module_that_is_imported_lazily_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name under Python 3.15's `lazy import` counts as the module that it resolves to."""
+_DESCRIBED = {
+    "method of an enumeration": ("A = 1\n    def n(self): return {}", "Kind.A.n()"),
+    "method that Python calls": ("A = 1\n    def __init__(self, value): self.n = {}", "Kind.A.n"),
+    "function that a method calls": (
+        "A = 1\n    def n(self): return self.m()\n    def m(self): return {}",
+        "Kind.A.n()",
+    ),
+    "property of a named tuple": ("x: int\n    n = property(lambda self: {})", "Kind(1).n"),
+    "static method of a named tuple": ("x: int\n    @staticmethod\n    def n(): return {}", "Kind.n()"),
+}
+_SET_LATER = {"attribute of an enumeration": "Kind.n = {}", "attribute of a member": "Kind.A.n = {}"}
 
-    class Lazy:
-        def resolve(self) -> Any:
-            import math
 
-            return math
+@pytest.mark.parametrize("what", [*_DESCRIBED, *_SET_LATER])
+def test_code_of_enumerations_and_named_tuples_counts_where_code_types_the_kernel(what: str) -> None:
+    """Their members and fields are all that device code can use; an `@overload` can call their methods."""
+    body, use = _DESCRIBED.get(what, ("A = 1", "Kind.n" if "enum" in what else "Kind.A.n"))
+    base = "NamedTuple" if "named tuple" in what else "IntEnum"
 
-    import math
+    def of(number: int, name: str = "typed") -> str:
+        space: dict[str, Any] = {"cuda": cuda, "__name__": "app", "overload": overload}
+        text = f"class Kind({base}):\n    {body}\n{_SET_LATER.get(what, '')}\n".replace("{}", str(number))
+        exec("from enum import IntEnum\nfrom typing import NamedTuple\n" + text, space)
+        exec(f"def f(x): pass\n@overload(f)\ndef g(x):\n    n = {use}\n    return lambda x: n\n", space)
+        exec("@cuda.jit\ndef typed(x):\n    x[0] = f(x)\n", space)
+        exec(f"@cuda.jit\ndef kernel(x):\n    x[0] = {'Kind.A' if base == 'IntEnum' else 'Kind(1).x'}\n", space)
+        found = fingerprint(space[name], numba_dialect, with_lines=False)
+        assert isinstance(found, Fingerprint), found
+        return found.digest
 
-    from numba_kcache.frontends.numba import fingerprint as module
-
-    monkeypatch.setattr(module, "_LAZY", Lazy)
-    code = compile("def f(x):\n    return math.sqrt(x)\n", "<test>", "exec")
-    made = []
-    for value in (math, Lazy()):
-        exec(code, space := {"math": value, "__builtins__": __builtins__})
-        made.append(fingerprint(space["f"], numba_dialect, with_lines=False))
-
-    assert made[0].digest == made[1].digest  # type: ignore[union-attr]
+    assert of(1) == of(1)
+    assert of(1) != of(2)
+    assert of(1, "kernel") == of(2, "kernel")

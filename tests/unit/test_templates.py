@@ -65,6 +65,27 @@ def test_same_values_are_the_same_kernel_and_equal_values_of_other_types_are_not
     assert kernel.instantiate(TILE=16) is kernel.instantiate()
 
 
+class Shape:
+    """An object of a program, which stays equal to itself when it changes."""
+
+    size = 1
+
+
+def test_object_that_changed_makes_another_source(cache: KernelCache) -> None:
+    """A kernel is not kept for an object, in a tuple or a list: the next call reads what it is then."""
+
+    def sized(shapes: Any = ()) -> str:
+        return SAXPY + "//" * sum(each.size for each in shapes)
+
+    kernel, shape = cached_kernel(sized, arch="sm_90", cache=cache), Shape()
+    before = [kernel.instantiate(shapes=each).key() for each in ((shape,), [shape])]
+    shape.size = 2
+    after = [kernel.instantiate(shapes=each).key() for each in ((shape,), [shape])]
+
+    assert len({*before}) == len({*after}) == 1
+    assert before != after
+
+
 def test_macros_are_keyed_by_value(cache: KernelCache) -> None:
     """`defines` of a template reaches its instances."""
     keys = {template(cache, defines={"SCALE": value}).instantiate(TILE=8).key() for value in (1, 2, "3", None)}
@@ -87,12 +108,10 @@ def test_instance_pickles(cache: KernelCache) -> None:
 
 
 def test_wrong_values_are_refused_at_once(cache: KernelCache) -> None:
-    """For an unknown name the error lists the parameters; values without a distinct text are refused."""
+    """For an unknown name the error lists the parameters."""
     kernel = template(cache)
     with pytest.raises(OptionError, match=r"with S=1: its parameters are T, TILE, start"):
         kernel.instantiate(S=1)
-    with pytest.raises(OptionError, match="unhashable"):
-        kernel.instantiate(start=[1])
     assert asked == []
     with pytest.raises(OptionError, match=r"test_templates.saxpy: only a function that returns source has values"):
         cached_kernel(SAXPY).instantiate(T="float")

@@ -787,18 +787,6 @@ class Flavour(Registries):
             return ("models",) if all(id(each) in known for each in chained) else None
         return self.form_of_type(value, extension) if is_a(value, *self.types) else None
 
-    def untyped(self, value: Any) -> str:
-        """Numba's reason why device code cannot read an object of a program's class; "" if it can."""
-        if isinstance(value, (type, FunctionType)) or type(value).__module__.startswith(self.making):
-            return ""
-        try:
-            loaded(f"{self.home}.typing.typeof", "typeof")(value)
-        except ValueError as error:
-            return str(error).partition("\n")[0]
-        except Exception:  # a program's own typeof may raise anything
-            pass
-        return ""
-
     def form_of_type(self, kind: Any, extension: Extension = refuse) -> Plain:
         """The form of a type, with everything that its text omits: names of fields, members of an enum.
 

@@ -435,7 +435,7 @@ _KINDS = {
     "signature": "argument types",
     "environment": "numba settings",
     "source_changed": "function|kernel |device function |function |class |declaration of |overload of |special ",
-    "value_changed": "module |global |closure |defaults of |bytes of ",
+    "value_changed": "module |global |closure |defaults of ",
     "options": "options of ",
     "link_input": "link ",
     "depends": "depends[",

@@ -36,7 +36,6 @@ import re
 import struct
 import sys
 import sysconfig
-import types
 import weakref
 from _frozen_importlib import BuiltinImporter, FrozenImporter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -82,10 +81,7 @@ may read them: that of the kernel, or functions that run while the kernel is typ
 BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 """Functions that get an attribute by its name."""
 
-BY_BYTES = {"view", "from_buffer"}
-"""Functions that read an array as bytes, in a kernel or in what an intrinsic makes of it."""
-
-_TELLING = BY_TEXT | BY_BYTES | {"dir"}
+_TELLING = BY_TEXT | {"dir"}
 
 
 class Read(NamedTuple):
@@ -199,8 +195,7 @@ def scalar_form(value: Any) -> Plain:
 
 
 def telling(words: Iterable[str]) -> frozenset[str]:
-    """Pick the special attributes of functions and classes, parts of their names, functions that get one by name, and
-    those that read an array as bytes."""
+    """Pick special attributes of functions and classes, parts of their names, and functions that get one by name."""
     return frozenset([word for word in words if "__" in word or word in _TELLING])
 
 
@@ -385,6 +380,7 @@ class Trust(dict[str, bool]):
     Attributes:
         standing: Classes of stand-ins, in whose place the objects that they stand for are read.
         homes: The names of modules in the key, by id, of those that stand in for others (light).
+        described: Enumerations and classes of named tuples whose members or fields were read (`add_described`).
         stand_in: The class of objects that stand in for others.
     """
 
@@ -393,7 +389,7 @@ class Trust(dict[str, bool]):
     stand_in: type | None = None
 
     def __init__(self, packages: frozenset[str] = frozenset()) -> None:
-        self.packages = packages
+        self.packages, self.described = packages, dict[Any, None]()
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
@@ -598,14 +594,14 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
     if issubclass(value, enum.Enum):
         bases = tuple(filter(None, map(trust.name_of, value.__mro__)))
         members = value.__members__
+        trust.described[value] = None
         return "enum", value.__name__, bases, tuple(members), forms(each.value for each in members.values())
     name = trust.name_of(value)
     if name:
         return "class", name
     fields, constructor = getattr(value, "_fields", None), value.__new__
     if issubclass(value, tuple) and isinstance(fields, tuple) and type(constructor) is FunctionType:
-        if vars(constructor):  # `__signature__` would decide the meaning of a call too
-            raise Refused("it is a class of named tuples whose constructor has attributes")
+        trust.described[value] = None
         parameters = constructor.__code__.co_varnames, constructor.__defaults__  # these decide the meaning of a call
         return "namedtuple class", value.__name__, fields, forms(parameters)
     return None
@@ -636,7 +632,7 @@ def shown(value: Any) -> Plain:
     if numpy is not None and type(value) is numpy.ndarray:
         return f"{value.dtype.str} array of shape {value.shape}"  # str(dtype) imports a module
     if type(value) is dict:
-        return {str(key): each if type(each) is bool else shown(each) for key, each in value.items()}
+        return {str(key): shown(each) for key, each in value.items()}
     text = repr(value)
     return text if len(text) <= 200 and " at 0x" not in text else type(value).__qualname__
 
@@ -682,9 +678,6 @@ class Graph:
             nodes.append((self.components[index].encoded, edges))
         return digest_of((sys.implementation.cache_tag, nodes))
 
-
-_LAZY = getattr(types, "LazyImportType", ())
-"""The class of a name that `lazy import` has not resolved yet (Python 3.15, PEP 810)."""
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
@@ -804,6 +797,8 @@ def _read(
         reader = Reader(flavour, with_lines, depends, unread)
         try:
             read(reader)
+            if reader.trust.described:
+                add_described(reader)
             if reader.words:
                 add_special(reader)
             return reader
@@ -823,7 +818,6 @@ class Reader:
         self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
         self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
-        self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
         self.registrations = flavour.registrations()
@@ -864,9 +858,7 @@ class Reader:
             self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
         for word in sorted(_MISLEADING & vars(function).keys()):
             self.edge(index, word, self.add_value(vars(function)[word], f"{word} of {name}"))
-        before, self._is_compiled = self._is_compiled, jitted is not None
         self._add_reads(index, function, reading.reads, name)
-        self._is_compiled = before
         if self.registrations.of_attribute or self.registrations.of_all:
             add_implied(self, index, code)
         return index
@@ -921,8 +913,6 @@ class Reader:
                 if getattr(function, "__builtins__", None) is not vars(builtins):
                     raise RefusedByName("its __builtins__ are not those of Python", name)
         standing = self.trust.standing
-        if type(value) is _LAZY:
-            value = value.resolve()
         value = real_of(value) if type(value) in standing else value
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self.is_added(value, attribute)):
@@ -984,9 +974,6 @@ class Reader:
                 return named
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
-            is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
-            if is_programs and (why := self.flavour.untyped(value)):
-                raise RefusedByName(f"the compiler cannot use it: {why}", label) from None
             return self.refused(refusal, label, value)
         self.alive.append(value)
         return self.add(label, form, clear, edges)
@@ -1171,6 +1158,27 @@ def add_class(reader: Reader, value: type) -> int:
     return node
 
 
+def add_described(reader: Reader) -> None:
+    """Add what enumerations and classes of named tuples define beside members and fields, and what was set on members,
+    where code is read that types the kernel: device code cannot use it."""
+    kinds = [*reader.trust.described]
+    for kind in kinds if any(each.name.startswith("function ") for each in reader.graph.components) else ():
+        for owner in (*kind.__mro__, *type(kind).__mro__, *getattr(kind, "__members__", {}).values()):
+            own = {} if reader.trust[owner.__module__] else vars(owner)
+            for name, part in [(name, part) for name, item in own.items() for part in _parts(item)]:
+                label = f"global {name} of {kind.__module__}.{kind.__qualname__}"
+                is_data = name not in getattr(kind, "_fields", ()) and name[0] + name[-1] != "__"
+                if _is_written(part, reader.trust) if type(part) is FunctionType else is_data:
+                    _add_to_all(reader, label, reader.add_value(part, label))
+        kinds += [each for each in reader.trust.described if each not in kinds]
+
+
+def _is_written(function: FunctionType, trust: Trust) -> bool:
+    """Check for a function that Python has not made for an enumeration or a class of named tuples."""
+    is_made = str(function.__globals__.get("__name__")).startswith("namedtuple_")
+    return not (is_made or trust.has_file(function.__code__.co_filename))
+
+
 def extension_form(reader: Reader, kind: Any, edges: list[Any]) -> Plain:
     """The form of a type that a program added to the compiler: the state of the instance, and the code of its class
     with everything that is registered for the class, as edges."""
@@ -1210,7 +1218,7 @@ def add_patches(reader: Reader, patches: Iterable[tuple[str, FunctionType]]) -> 
         _add_to_all(reader, f"in place of {name}", node)
 
 
-def _add_to_all(reader: Reader, name: str, node: int) -> None:
+def _add_to_all(reader: Reader, name: str, node: int | str) -> None:
     """Add an edge from the kernel and from each function whose compiled code the compiler keeps."""
     for index in (0, *filter(None, reader.graph.kept)):
         reader.edge(index, name, node)
@@ -1219,14 +1227,10 @@ def _add_to_all(reader: Reader, name: str, node: int) -> None:
 def add_special(reader: Reader) -> None:
     """Add special attributes (docstring, name, annotations) of all functions and classes, and attributes set by the
     program, where any code or text constant names them: typing code may reach the object indirectly, and the attribute
-    by `getattr`. Add all bytes of constant records, padding included, where any code names a function that reads arrays
-    as bytes."""
+    by `getattr`."""
     words, is_any = reader.words, not reader.words.isdisjoint(BY_TEXT)
     if "__subclasses__" in words:
         reader.refused(Refused("cached code lists subclasses, which may be defined anywhere"), "__subclasses__")
-    content: list[Plain] = [] if words.isdisjoint(BY_BYTES) else [*_record_digests(reader.alive)]
-    if content:
-        _add_to_all(reader, "bytes of records", reader.add("bytes of records", content, None))
     read = words & SPECIAL
     has_parts = any("__" in each and not re.fullmatch("__.+__", each) for each in words)
     if "__dict__" in read or "dir" in words or (is_any and has_parts):
@@ -1241,14 +1245,6 @@ def add_special(reader: Reader) -> None:
                     edges.append((word, _add_attribute(reader, value, word, f"{word} of {name_of(value)}")))
     if edges:
         _add_to_all(reader, "special attributes", reader.add("special attributes", tuple(sorted(read)), None, edges))
-
-
-def _record_digests(value: Any) -> Iterator[bytes]:
-    if isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _record_digests(each)
-    elif getattr(getattr(value, "dtype", None), "names", None) and hasattr(value, "tobytes"):
-        yield sha256(value.tobytes("A")).digest()
 
 
 def _add_attribute(reader: Reader, value: Any, word: str, label: str) -> int | str:

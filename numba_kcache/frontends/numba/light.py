@@ -139,10 +139,6 @@ class LightFlavour(Flavour):
         """The form of an argument's type."""
         return kind.form
 
-    def untyped(self, value: Any) -> str:
-        """The reason why device code cannot read an object; unknown."""
-        return ""
-
     def registrations(self) -> Registrations:
         """None: Numba is not loaded."""
         return Registrations(lambda _value: (), {}, [])
