@@ -151,3 +151,14 @@ def test_wrapper_around_the_compilers_function_is_read(monkeypatch: pytest.Monke
     monkeypatch.setattr(owner, "get_constant", wrapped)
 
     assert program.digests() != before
+
+
+def test_replaced_function_of_lowering_invalidates_key(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    """The module with the code of arrays, which numba-cuda loads when it compiles, counts too."""
+    if program.package != "numba":
+        pytest.skip("numba-cuda-mlir lowers by other modules")
+    arrays = import_module("numba.cuda.np.arrayobj")
+    before = program.digests()
+    monkeypatch.setattr(arrays, "basic_indexing", _replacement)
+
+    assert program.digests() != before

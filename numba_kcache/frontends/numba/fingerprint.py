@@ -308,8 +308,8 @@ _STATEFUL = frozenset((
 
 OF_NUMPY = frozenset(
     f"numpy.{name}" for name in
-    ("array2string", "array_repr", "array_str", "fromfile", "fromregex", "genfromtxt", "get_printoptions", "getbufsize",
-     "geterr", "geterrcall", "lib.npyio", "load", "loadtxt", "memmap", "random", "show_config", "show_runtime")
+    ("array2string", "array_repr", "array_str", "fromfile", "genfromtxt", "get_printoptions",
+     "geterr", "lib.npyio", "load", "loadtxt", "memmap", "random")
 )  # fmt: skip
 """Parts of NumPy whose results depend on files, random numbers, or settings of the process."""
 
@@ -632,7 +632,7 @@ def shown(value: Any) -> Plain:
     if numpy is not None and type(value) is numpy.ndarray:
         return f"{value.dtype.str} array of shape {value.shape}"  # str(dtype) imports a module
     if type(value) is dict:
-        return {str(key): shown(each) for key, each in value.items()}
+        return {str(key): each if type(each) is bool else shown(each) for key, each in value.items()}
     text = repr(value)
     return text if len(text) <= 200 and " at 0x" not in text else type(value).__qualname__
 
@@ -1175,8 +1175,10 @@ def add_described(reader: Reader) -> None:
 
 def _is_written(function: FunctionType, trust: Trust) -> bool:
     """Check for a function that Python has not made for an enumeration or a class of named tuples."""
-    is_made = str(function.__globals__.get("__name__")).startswith("namedtuple_")
-    return not (is_made or trust.has_file(function.__code__.co_filename))
+    return not (
+        str(function.__globals__.get("__name__")).startswith("namedtuple_")
+        or trust.has_file(function.__code__.co_filename)
+    )
 
 
 def extension_form(reader: Reader, kind: Any, edges: list[Any]) -> Plain:

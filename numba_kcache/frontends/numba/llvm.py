@@ -61,7 +61,10 @@ class LlvmFlavour(Flavour):
     target = f"{HOME}.descriptor", "cuda_target"
     owned = "numba"
     models = (f"{HOME}.datamodel", "default_manager"), (f"{HOME}.models", "cuda_data_manager")
-    code_modules = tuple(f"{HOME}.{name}" for name in (*CODE_MODULES, "codegen", "dispatcher", "models", "nvvmutils"))
+    code_modules = tuple(f"{HOME}.{name}" for name in (
+        *CODE_MODULES, "codegen", "dispatcher", "models", "nvvmutils",
+        "np.arrayobj",  # a compile or the program loads it: a hit need not look at it
+    ))  # fmt: skip
     named_modules = HOME, f"{HOME}.stubs", f"{HOME}.libdevice"
     distributions = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
     runtime = f"{HOME}:cudadevrt"
