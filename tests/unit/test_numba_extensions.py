@@ -558,3 +558,44 @@ def test_package_of_masked_values_and_a_memory_manager_keep_the_cache(tmp_path: 
 
     kernels = ("copied", "counted", "strided", "atomic")
     assert found == [[dict.fromkeys(kernels, "cached"), hits] for hits in (0, 4)]
+
+
+ORDERED = """
+import json, operator, sys
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.cudadecl import registry
+from numba.cuda.typing import templates
+from numba_kcache import KernelCache, cached_kernel
+
+def first(x): x[0] = 1
+def product(x): x[0] = x[1] * 2
+NUMBERS = (types.float64[::1],)
+if sys.argv[2] == "late":
+    cuda.compile_ptx(first, NUMBERS, cc=(9, 0))
+
+@registry.register_global(operator.mul)
+class Product(templates.ConcreteTemplate):
+    cases = [templates.signature(types.int64, types.int64, types.int64)]
+
+if sys.argv[2] == "compiled between":
+    cuda.compile_ptx(first, NUMBERS, cc=(9, 0))
+cache = KernelCache(sys.argv[1])
+kernel = cached_kernel(product, cache=cache)
+kernel.compile("sm_90", "void(float64[::1])")
+ours = "cvt.rzi.s64" in kernel.ptx(arch="sm_90", signature="void(float64[::1])")
+print(json.dumps([cache.info("process").hits, ours, "cvt.rzi.s64" in cuda.compile_ptx(product, NUMBERS, cc=(9, 0))[0]]))
+"""
+
+
+def test_registration_after_a_compile_is_another_than_before(tmp_path: Path) -> None:
+    """Numba asks its own class for the operator first if that was used before, and the code differs."""
+    found = {}
+    for when in ("early", "late", "early", "compiled between", "late"):
+        found.setdefault(when, []).append(json.loads(in_python(ORDERED, str(tmp_path), when)))
+
+    assert found == {
+        "early": [[0, True, True], [1, True, True]],
+        "compiled between": [[1, True, True]],
+        "late": [[0, False, False], [1, False, False]],
+    }

@@ -221,6 +221,13 @@ def _is_programs(value: Any, packages: frozenset[str]) -> bool:
     return isinstance(value, type) and not trust[value.__module__]
 
 
+def _tried(item: Any) -> Sequence[Any]:
+    """What of an item of a registry a compile tries."""
+    if type(item) is not tuple:
+        return (item,)
+    return getattr(item[1], "templates", ()) if len(item) == 2 else item[:1]
+
+
 def _subjects(kind: str, items: Sequence[Any]) -> list[Any]:
     """List the value that each item of a list belongs to; [] if they belong to none.
 
@@ -330,10 +337,29 @@ class Registries:
             if id(value) not in described:
                 pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
                 found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                described[id(value)] = describe_for(filter(_is_given, found))
+                described[id(value)] = describe_for(filter(_is_given, found), self._is_late)
             return described[id(value)]
 
-        return describe(users)._replace(of_value=of_value)
+        return describe(users, self._is_late)._replace(of_value=of_value)
+
+    def _is_late(self, kind: str, item: Any) -> bool:
+        """Check whether Numba tries a registration after some that follow it in the registries, since it was made after
+        a compile of this process: the first that fits decides."""
+        group, _, name = kind.partition(" ")
+        context = getattr(loaded(*self.target), "_typingctx" if group == "typing" else "_targetctx", None)
+        if not name or kind not in _SUBJECTS or context is None:
+            return False
+        of, subject = _SUBJECTS[kind], _SUBJECTS[kind](item)
+        wanted = {subject}
+        listed = [each for registry in context._registries for each in getattr(registry, name) if of(each) in wanted]
+        known = context._defns if group == "lowering" else getattr(context, f"_{name}")
+        found = context._lookup_global(subject) if name == "globals" else known.get(subject)
+        tried = getattr(found, "templates", getattr(found, "versions", found)) or ()
+        parts = [each[1] if type(each) is tuple else each if isinstance(each, type) else type(each) for each in tried]
+        ids = [id(part) for each in listed for part in _tried(each)]
+        ranks = [ids.index(id(part)) for part in dict.fromkeys([*parts, *_tried(item)]) if id(part) in ids]
+        own = [ids.index(id(part)) for part in _tried(item) if id(part) in ids]
+        return any(rank in own and max(ranks[: at + 1]) > rank for at, rank in enumerate(ranks))
 
     def _is_counted(self, kind: str, item: Any) -> bool:
         """Check for a registration that code may use without naming what it is for."""
@@ -385,29 +411,31 @@ _Described = Iterator[tuple["str | None", Registration]]
 """The name of the attribute that a registration is for, None for others, and the registration."""
 
 
-def _each(items: Iterable[_Item]) -> _Described:
+def _each(items: Iterable[_Item], is_late: Callable[[str, Any], bool]) -> _Described:
     """Describe registrations, each once: Numba has some of typing in several lists."""
     seen = set[Any]()
     for kind, item in items:
+        late = {"is_late": True} if is_late(kind, item) else {}
         for attribute, each in _described(kind, item):
+            each = each._replace(options=each.options | late)
             name = (each.what, attribute, id(each.subject), *map(id, each.code), repr(each.options))
             if not (kind.startswith("typing") and name in seen):
                 seen.add(name)
                 yield attribute, each
 
 
-def describe(items: Iterable[_Item]) -> Registrations:
+def describe(items: Iterable[_Item], is_late: Callable[[str, Any], bool]) -> Registrations:
     """Describe registrations for attributes, operators and types, grouped by the name that uses them."""
     made = Registrations(lambda value: (), {}, [])
-    for attribute, each in _each(items):
+    for attribute, each in _each(items, is_late):
         of_name = made.of_all if attribute is None else made.of_attribute.setdefault(attribute, [])
         of_name.append(each)
     return made
 
 
-def describe_for(items: Iterable[_Item]) -> Sequence[Registration]:
+def describe_for(items: Iterable[_Item], is_late: Callable[[str, Any], bool]) -> Sequence[Registration]:
     """Describe the registrations for one value, in their order."""
-    return tuple([each._replace(subject=None) for _attribute, each in _each(items)])
+    return tuple([each._replace(subject=None) for _attribute, each in _each(items, is_late)])
 
 
 def _described(kind: str, item: Any) -> _Described:
