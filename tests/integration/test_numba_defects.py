@@ -551,11 +551,55 @@ print(type(pickle.loads(pickle.dumps(overload))).__name__, overload.launch_bound
 """
 
 
-def test_hit_gives_the_warnings_of_the_compile_and_an_overload_like_numbas(tmp_path: Path) -> None:
-    """A hit gives the warnings that the compile gave; an overload of a hit can be pickled, and reads as a `_Kernel`."""
-    said = [numba_server.in_turn(WARNED, tmp_path / "cache", environment(build())) for _ in range(2)]
+def test_compile_warns_once_and_an_overload_of_a_hit_is_like_numbas(tmp_path: Path) -> None:
+    """As with Numba's own cache, a hit issues no warning; its overload can be pickled, and reads as a `_Kernel`."""
+    cold, warm = (numba_server.in_turn(WARNED, tmp_path / "cache", environment(build())) for _ in range(2))
 
-    assert [each.split()[0] for each in said] == ["1", "0"]
-    assert said[0][1:] == said[1][1:]
-    assert "NumbaWarning CUDA print() cannot print more than 32 items" in said[1]
-    assert "_Kernel (128, 2)" in said[1]
+    assert (cold.split()[0], warm.split()[0]) == ("1", "0")
+    assert [each.count("NumbaWarning CUDA print() cannot print") for each in (cold, warm)] == [1, 0]
+    assert cold.splitlines()[1:] == warm.splitlines()[1:] == ["_Kernel (128, 2)"]
+
+
+STRICT = """
+import sys, warnings
+import numpy as np
+import numba_kcache
+numba_kcache.configure(directory=sys.argv[1])
+if sys.argv[2] == "installed":
+    numba_kcache.install(all=True)
+from numba import cuda
+from numba.cuda.core.errors import NumbaWarning
+
+@cuda.jit(device=True)
+def helper(x):
+    print(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
+          31, 32, 33)
+    return x
+
+@cuda.jit
+def kernel(x):
+    x[0] = helper(x[0])
+
+with warnings.catch_warnings():
+    warnings.simplefilter("error", NumbaWarning)
+    try:
+        kernel[1, 1](np.zeros(1))
+    except NumbaWarning as error:
+        print(type(error), error)
+print(len([*numba_kcache.entries()]))
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    kernel[1, 1](np.zeros(1))
+print(len([*numba_kcache.entries()]), [str(each.message)[:12] for each in found if each.category is NumbaWarning])
+"""
+
+
+def test_warning_that_the_program_makes_an_error_fails_the_compile(tmp_path: Path) -> None:
+    """As in Numba it is raised from the launch; nothing is stored, and the next launch compiles again."""
+    plain, installed = (
+        numba_server.output(["-c", STRICT, str(tmp_path / way), way], environment(build())).splitlines()
+        for way in ("plain", "installed")
+    )
+
+    assert installed[:-2] == plain[:-2] != []
+    assert installed[-2:] == ["0", "1 ['CUDA print()']"]

@@ -535,18 +535,16 @@ if "AFTER" in os.environ:
 WARNED = (
     START
     + """
-@jit(debug=True)
-def kernel(x, out):
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = x[i]
+@jit
+def kernel(x):
+    print(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
+          31, 32, 33)
 
 KERNELS = [kernel]
 with warnings.catch_warnings(record=True) as found:
     warnings.simplefilter("always")
-    kernel[1, 64](Memory(), Memory())
-classes = {f"{each.category.__module__}.{each.category.__qualname__}" for each in found}
-say(warned=sorted(each for each in classes if each.startswith("numba.")))
+    kernel[512, 64](Memory())
+say(warned=[each.category.__name__ for each in found])
 """
 )
 """A kernel whose compile warns."""

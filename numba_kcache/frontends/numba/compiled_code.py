@@ -1,4 +1,4 @@
-"""Compile a kernel of either Numba: without code of earlier compiles, for an assumed device, with its warnings.
+"""Compile a kernel of either Numba: without code of earlier compiles, for an assumed device.
 
 Promise     Any target on any machine: no device, driver or context is needed, and an existing one has no effect. The
             program is compiled in its present state. Errors of the Numba pass unchanged, and the user's options are not
@@ -8,21 +8,18 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             state the code depends, and which the digest of the function itself does not cover.
             Of a device function it is used again only if it was compiled last under the same digest and for the same
             target, and nothing else was compiled of it since.
-            Warnings of a compile are issued when it has ended, under the program's filters, and stored. A hit issues
-            the same texts, at the kernel's file and line.
+            Warnings are issued during the compile, under the program's filters, and are not stored: a hit issues none.
 Not here    What one Numba does alone: its own steps (llvm_compile, mlir_compile).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -113,7 +110,7 @@ def compile_kernel(
     options["link"] = [given] if isinstance(given, (str, os.PathLike)) else list(given)  # a Numba appends to it
     part, fresh = flavour.part("compile"), fresh_functions(flavour, device_functions, generated)
     device = assumed_device(flavour, part.assumed(target, generated))
-    with recorded(parts.global_compiler_lock) as warned, device, fresh:
+    with device, fresh:
         code = part.compile_signature(declared.py_func, types, options, target, generated, links)
     why = code.why
     if not all(str(each.__module__).startswith(flavour.making[0]) for each in code.callbacks):
@@ -133,8 +130,6 @@ def compile_kernel(
         "signature": [str(each) for each in types],
         **code.attributes,
     }
-    if warned:
-        attributes["warnings"] = rows_of(warned, declared.py_func)
     extras = {"log": code.log.encode(), **({"ptx": code.ptx.encode()} if keep_ptx else {})}
     return Artifact(flavour.kind, target, (kernel,), code.cubin, time.perf_counter() - start, attributes, extras)
 
@@ -286,71 +281,6 @@ def kernel_of(cubin: bytes, symbol: str, name: str) -> CompiledKernel:
     parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
     return CompiledKernel(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
-
-
-_FUNCTION = "\0function\0"
-"""Replaces the text of the kernel's function in a stored warning, since that text contains an address."""
-
-
-_MOST, _LONGEST = 16, 4000
-
-
-@contextlib.contextmanager
-def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warnings.WarningMessage]]:
-    """Collect the warnings of this thread in a block, and issue those of all threads when it has ended.
-
-    Warning filters belong to the whole process. The compiler's lock is held, so that two compiles cannot restore each
-    other's filters. Warnings of other threads are not recorded for the kernel, but delayed until the end of the block.
-    If another thread's `catch_warnings` restores this block's filters and function later, they work as those before.
-    """
-    found: list[warnings.WarningMessage] = []
-    delayed: list[warnings.WarningMessage] = []
-    thread, is_over = threading.get_ident(), False
-
-    def show(*row: Any, **named: Any) -> None:
-        if is_over:
-            show_before(*row, **named)
-            return
-        delayed.append(warnings.WarningMessage(*row, **named))
-        if threading.get_ident() == thread:
-            found.append(delayed[-1])
-
-    try:
-        with lock:  # not catch_warnings: if another thread's overlaps it, changes of the block would stay in force
-            show_before, before = warnings.showwarning, warnings.filters
-            warnings.filters = filters = [*before]
-            warnings.simplefilter("always")
-            warnings.showwarning = show
-            try:
-                yield found
-            finally:
-                is_over = True
-                warnings.filters = before if warnings.filters is filters else warnings.filters
-                warnings.showwarning = show_before if warnings.showwarning is show else warnings.showwarning
-                filters[:] = before  # another thread's `catch_warnings` may restore this list when it ends
-    finally:
-        for each in delayed:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-
-def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) -> list[list[str]]:
-    """The category and text of each warning, to be stored with an artifact."""
-    own = str(function)
-    return [[each.category.__name__, str(each.message)[:_LONGEST].replace(own, _FUNCTION)] for each in found[:_MOST]]
-
-
-def issue_again(rows: object, function: FunctionType, home: str) -> None:
-    """Issue stored warnings again, up to the first malformed row; `home` has the compiler's classes."""
-    errors, code = sys.modules.get(home), function.__code__
-    for row in rows[:_MOST] if type(rows) is list else ():
-        if type(row) is not list or [type(each) for each in row] != [str, str]:
-            return
-        category = getattr(errors, row[0], None) or getattr(sys.modules["builtins"], row[0], None)
-        if not (isinstance(category, type) and issubclass(category, Warning)):
-            category = UserWarning
-        text = row[1][:_LONGEST].replace(_FUNCTION, str(function))
-        text = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
-        warnings.warn_explicit(text, category, code.co_filename, code.co_firstlineno)
 
 
 @cache

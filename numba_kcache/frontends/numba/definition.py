@@ -359,20 +359,12 @@ class PythonResolutions(Resolutions):
         is_counted = False
         if not request.uncacheable or self.compiles_uncached():
             try:
-                return self._warned(session.resolve(request))
+                return session.resolve(request)
             except UncacheableError as error:
                 request, is_counted = request._replace(uncacheable=error.why), True
         session.refuse(request, is_counted=is_counted)
         self._uncached[variant] = request.uncacheable
         raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
-
-    def _warned(self, found: Resolution) -> Resolution:
-        if found.source != "compiled" and "warnings" in found.artifact.attributes:
-            from .compiled_code import issue_again
-
-            home = f"{self.definition.flavour.home}.core.errors"
-            issue_again(found.artifact.attributes["warnings"], self.definition.function, home)
-        return found
 
     def compiles_uncached(self) -> bool:
         """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""

@@ -331,7 +331,7 @@ class StandInResolutions(PythonResolutions):
             if wanted is not None and session.looks:
                 found = session.first(session.candidates(wanted))
                 if found is not None:
-                    return self._warned(found)
+                    return found
             from importlib.util import find_spec
 
             if wanted is not None and find_spec(definition.home.marks[0]) is None:
@@ -353,11 +353,6 @@ class StandInResolutions(PythonResolutions):
         if found.uncacheable:
             definition.need(found.uncacheable)
         return None if definition.is_real else found
-
-    def _warned(self, found: Resolution) -> Resolution:
-        if found.source != "compiled" and "warnings" in found.artifact.attributes:
-            self.definition.need("its compile warned, and the classes of warnings are Numba's")
-        return super()._warned(found)
 
     def launch_by_front_end(self, *arguments: Any) -> None:
         """Launch through Numba's own dispatcher."""
