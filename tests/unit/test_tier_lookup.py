@@ -281,22 +281,3 @@ print([name for name in sys.modules if "tier" in name and name.startswith("numba
 """
     assert in_python(code, EMPTY).strip() == "[]"
     assert numba_kcache.info("process").tiers == ()
-
-
-def test_stored_ptx_is_linked_and_not_compiled_again(tmp_path: Path) -> None:
-    """arch="compute_80" compiled without a GPU: a launch links the PTX, stores the cubin, and gets what a compile
-    gives."""
-    options = {"arch": "compute_80", "opt": 1}
-    cached_kernel(SAXPY, cache=open_cache(tmp_path / "warmed"), **options).compile()
-    at_once, warmed = open_cache(tmp_path / "at once"), open_cache(tmp_path / "warmed")
-    events: list[Event] = []
-    warmed.subscribe(events.append)
-    found = [
-        resolutions_of(cached_kernel(SAXPY, cache=cache, **options)).for_device(Target(9, 0, "a")).artifact
-        for cache in (at_once, warmed, open_cache(tmp_path / "warmed"))
-    ]
-
-    for each in found[1:]:
-        assert (each.cubin, each.kernels, each.ptx) == (found[0].cubin, found[0].kernels, found[0].ptx)
-    assert found[1].target == Target(9, 0, "a")
-    assert [event.fields["target"] for event in events if event.kind is EventKind.HIT] == ["compute_80"]

@@ -37,7 +37,7 @@ from ...model import (
 )
 from ...settings import NVRTC_VARIABLES, variables, working_directory
 from ...toolchain import Toolchain
-from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
+from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -602,39 +602,6 @@ class SourceDefinition(Definition):
         text = self.text()
         give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
         return type(self), (text, self.source._replace(text=give), self.options, self.module)
-
-
-class SourceResolutions(Resolutions):
-    """The artifacts of a source; those that are built by way of PTX are linked from stored PTX if there is any."""
-
-    definition: SourceDefinition
-
-    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
-        """Make the request of the source for a target."""
-        definition = self.definition
-        request = definition.request(target, ptx_target)
-        is_split = request.headers or definition.link or definition.compile_options.lto or definition.is_lazy
-        if ptx_target is None or is_split:
-            return request
-        return request._replace(build=functools.partial(self._build_from_ptx, request, ptx_target))
-
-    def _build_from_ptx(self, request: Request, ptx_target: Target, toolchain: Toolchain) -> Artifact:
-        """Link the PTX that `compile` has stored; if there is none, compile."""
-        stored = None
-        if not request.uncacheable:
-            stored = self.session().find(self.definition.request(ptx_target, None))
-        if stored is None or not stored.artifact.ptx:
-            return request.build(toolchain)
-        from .build import link_stored
-
-        definition = self.definition
-        wanted = SourceInput(
-            definition.kind, definition.label, "", None, None, request.target, definition.compile_options
-        )
-        return link_stored(wanted, stored.artifact)
-
-
-SourceDefinition.make_resolutions = SourceResolutions
 
 
 class SourceFrontEnd:

@@ -100,31 +100,6 @@ def describe(
     )
 
 
-def link_stored(request: SourceInput, made: Artifact) -> Artifact:
-    """Link a stored PTX artifact for a device: the cubin is the one that a compile with the same `ptx_target` makes.
-
-    Raises:
-        LinkError: nvJitLink refused it.
-        ToolchainMissingError: nvJitLink is not installed.
-    """
-    start = time.perf_counter()
-    result = NvrtcResult(True, made.log, {"ptx": made.ptx})
-    cubin, link_log = linked(request, result, ())
-    described = read_cubin(cubin)
-    names = "registers", "shared_bytes", "local_bytes", "safe_threads"
-    found = {kernel.symbol: {name: getattr(kernel, name) for name in names} for kernel in described.kernels}
-    made_kernels = tuple(
-        each._replace(const_bytes=described.const_bytes, **found[each.symbol]) for each in made.kernels
-    )
-    return made._replace(
-        target=request.target,
-        kernels=made_kernels,
-        cubin=cubin,
-        compile_time_s=time.perf_counter() - start,
-        extras=extras_of(request, result, link_log),
-    )
-
-
 def extras_of(request: SourceInput, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
     """The extras of the artifact: the compilers' log, and the PTX if `keep_ptx` is set."""
     log = "\n".join(filter(None, (result.log, link_log)))
