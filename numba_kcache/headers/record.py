@@ -22,7 +22,7 @@ from typing import TypeVar
 from ..errors import KCacheError
 from ..keys import Plain
 from ..model import Artifact
-from ..settings import working_directory
+from ..settings import variables, working_directory
 from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
@@ -150,9 +150,10 @@ class Recording:
         self.others: dict[str, bytes] = {}
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
         working, place_of = roots.working or working_directory(), functools.cache(placing(roots.folders, roots.working))
+        places = {".", working, *variables(("PWD",)).values()}  # NVRTC looks which of them is the working directory
         for kind, name, error, (*stat, mode), data in events:
             path = os.fsdecode(name)
-            if path in (".", working):
+            if path in places:
                 continue
             if path.endswith(_NVRTCS_OWN) and os.path.basename(path) in _NVRTCS_OWN:
                 if os.path.dirname(path) not in ("", working):
