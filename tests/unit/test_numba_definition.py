@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.engine import RunsUncached
 from numba_kcache.errors import KCacheWarning, UncacheableError
 from numba_kcache.frontends.numba import compiled_code
+from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.model import EventKind, Target
 from tests.support.resolving import definition_of, resolutions_of
 
@@ -194,3 +197,16 @@ def test_clock_of_what_is_linked_counts_in_a_branch_that_is_taken(
         compiled()
 
         assert compiled() == hits
+
+
+def test_registry_of_a_module_that_replaces_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of loaded modules is then the one before."""
+    monkeypatch.setitem(sys.modules, "kcache_to_be_removed", ModuleType("kcache_to_be_removed"))
+    assert "numba.cuda.kcache_added" not in {name for name, _registry in NUMBA.holders()}
+
+    added = ModuleType("numba.cuda.kcache_added")
+    added.registry = SimpleNamespace(functions=[])  # type: ignore[attr-defined]
+    monkeypatch.delitem(sys.modules, "kcache_to_be_removed")
+    monkeypatch.setitem(sys.modules, "numba.cuda.kcache_added", added)
+
+    assert "numba.cuda.kcache_added" in {name for name, _registry in NUMBA.holders()}

@@ -257,7 +257,7 @@ _REGISTRIES = frozenset((
 
 
 @functools.lru_cache(maxsize=4)
-def _holders(searched: tuple[str, ...], _modules_loaded: int) -> tuple[Reference, ...]:
+def _holders(searched: tuple[str, ...], _number: int, _last: str) -> tuple[Reference, ...]:
     found = []
     for name, module in sys.modules.copy().items():
         if name.startswith(searched) and not (names := getattr(module, "__dict__", {})).keys().isdisjoint(_REGISTRIES):
@@ -291,7 +291,7 @@ class Registries:
 
     def holders(self) -> Iterable[Reference]:
         """List the registries in loaded modules."""
-        return _holders(self.searched, len(sys.modules))
+        return _holders(self.searched, len(sys.modules), next(reversed(sys.modules)))
 
     def registrations(self) -> Registrations:
         """Collect the registrations of programs so far; those for a value are described only when a kernel uses it."""
