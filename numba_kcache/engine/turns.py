@@ -9,9 +9,9 @@ Not here    The turns themselves (store.locks, tiers.lease), and compiling (engi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from threading import get_ident
 from typing import TYPE_CHECKING
 
 from ..keys import Component, derive
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..model import Resolution
     from . import Request, Session
 
-_ahead: set[int] = set()
-"""Threads that resolve a kernel before the program needs it, by `get_ident`: they wait for nobody."""
+_ahead = threading.local()
+"""Of each thread: `is_it` while it resolves a kernel before the program needs it, for which it waits for nobody."""
 
 
 class BusyError(Exception):
@@ -38,7 +38,7 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
         BusyError: This thread would have to wait, and must not.
     """
     looks = session.looks
-    key, may_wait = derive(components), get_ident() not in _ahead
+    key, may_wait = derive(components), not getattr(_ahead, "is_it", False)
     others = _others_resolved(session, request.target) if may_wait and looks and not is_reentered() else iter(())
     while session.local.locks.is_taken(key) and next(others, False):
         pass
@@ -64,18 +64,17 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
 
 def _others_resolved(session: Session, target: Target) -> Iterator[bool]:
     """Resolve declared kernels one by one, without waiting: yield True after each that no other process builds."""
-    me = get_ident()
     for reference in session.declared.valuerefs():
         resolves: Sequence[Callable[[], object]] = ()
         with suppress(Exception):  # an invalid signature or target is an error where the kernel is used
             each = reference()
             resolves = each.ahead(target) if each is not None and each.session() is session else ()
         for resolve in resolves:
-            _ahead.add(me)
+            _ahead.is_it = True
             try:
                 resolve()
             except Exception:  # another process builds it, or the error is raised again where this kernel is used
                 continue
             finally:
-                _ahead.discard(me)
+                _ahead.is_it = False
             yield True
