@@ -6,6 +6,7 @@ import builtins
 import collections
 import functools
 import importlib.util
+import inspect
 import math
 import operator
 import sys
@@ -430,6 +431,15 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
     assert "depends=" in found.reason
 
 
+def test_named_tuple_with_a_signature_of_its_own_is_refused() -> None:
+    """Numba reads the order of a named tuple's parameters from the signature of its `__new__`."""
+    point = collections.namedtuple("Point", "x y")
+    assert digest(read("x[0] = P(1, 2).x", P=point))
+    point.__new__.__signature__ = inspect.signature(lambda cls, y, x: None)
+
+    assert isinstance(read("x[0] = P(1, 2).x", P=point), Uncapturable)
+
+
 @pytest.mark.parametrize("text", ["D.__subclasses__()[0]()", "getattr(D, '__subclasses__')()[0]()"])
 def test_subclasses_that_code_lists_are_refused(text: str) -> None:
     """No name in the code leads to the subclasses, so the key cannot cover them."""
@@ -512,3 +522,19 @@ def test_padding_of_records_keeps_key(what: str) -> None:
 
     assert one == other
     assert one != changed
+
+
+@pytest.mark.parametrize("body", ["return G.view(np.uint8)[1]", "return G[0].view(np.uint8)", "return from_buffer(G)"])
+@pytest.mark.parametrize("what", ["array", "tuple"])
+def test_padding_counts_where_code_reads_records_as_bytes(body: str, what: str) -> None:
+    """A kernel may view a constant array of records as bytes; its code then contains the padding."""
+    kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    arrays = [np.full(2 * kind.itemsize, padding, np.uint8).view(kind) for padding in (0, 171, 0)]
+    for array in arrays:
+        array["a"], array["b"] = 1, 2.0
+    values = [(array,) for array in arrays] if what == "tuple" else arrays
+
+    one, other, again = (digest(read(body, G=each, np=np, from_buffer=len)) for each in values)
+
+    assert one != other
+    assert one == again

@@ -427,7 +427,7 @@ _KINDS = {
     "signature": "argument types",
     "environment": "numba settings",
     "source_changed": "function|kernel |device function |function |class |declaration of |overload of |special ",
-    "value_changed": "module |global |closure |defaults of ",
+    "value_changed": "module |global |closure |defaults of |bytes of ",
     "options": "options of ",
     "link_input": "link ",
     "depends": "depends[",

@@ -81,7 +81,10 @@ may read them: that of the kernel, or functions that run while the kernel is typ
 BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 """Functions that get an attribute by its name."""
 
-_TELLING = BY_TEXT | {"dir"}
+BY_BYTES = {"view", "from_buffer"}
+"""Functions that read an array as bytes, in a kernel or in what an intrinsic makes of it."""
+
+_TELLING = BY_TEXT | BY_BYTES | {"dir"}
 
 
 class Read(NamedTuple):
@@ -195,7 +198,8 @@ def scalar_form(value: Any) -> Plain:
 
 
 def telling(words: Iterable[str]) -> frozenset[str]:
-    """Pick special attributes of functions and classes, parts of their names, and functions that get one by name."""
+    """Pick the special attributes of functions and classes, parts of their names, functions that get one by name, and
+    those that read an array as bytes."""
     return frozenset([word for word in words if "__" in word or word in _TELLING])
 
 
@@ -308,8 +312,8 @@ _STATEFUL = frozenset((
 
 OF_NUMPY = frozenset(
     f"numpy.{name}" for name in
-    ("array2string", "array_repr", "array_str", "fromfile", "genfromtxt", "get_printoptions",
-     "geterr", "lib.npyio", "load", "loadtxt", "memmap", "random")
+    ("array2string", "array_repr", "array_str", "fromfile", "fromregex", "genfromtxt", "get_printoptions", "getbufsize",
+     "geterr", "geterrcall", "lib.npyio", "load", "loadtxt", "memmap", "random", "show_config", "show_runtime")
 )  # fmt: skip
 """Parts of NumPy whose results depend on files, random numbers, or settings of the process."""
 
@@ -601,6 +605,8 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
         return "class", name
     fields, constructor = getattr(value, "_fields", None), value.__new__
     if issubclass(value, tuple) and isinstance(fields, tuple) and type(constructor) is FunctionType:
+        if vars(constructor):  # `__signature__` would decide the meaning of a call too
+            raise Refused("it is a class of named tuples whose constructor has attributes")
         trust.described[value] = None
         parameters = constructor.__code__.co_varnames, constructor.__defaults__  # these decide the meaning of a call
         return "namedtuple class", value.__name__, fields, forms(parameters)
@@ -1229,10 +1235,14 @@ def _add_to_all(reader: Reader, name: str, node: int | str) -> None:
 def add_special(reader: Reader) -> None:
     """Add special attributes (docstring, name, annotations) of all functions and classes, and attributes set by the
     program, where any code or text constant names them: typing code may reach the object indirectly, and the attribute
-    by `getattr`."""
+    by `getattr`. Add all bytes of constant records, padding included, where any code names a function that reads arrays
+    as bytes."""
     words, is_any = reader.words, not reader.words.isdisjoint(BY_TEXT)
     if "__subclasses__" in words:
         reader.refused(Refused("cached code lists subclasses, which may be defined anywhere"), "__subclasses__")
+    content: list[Plain] = [] if words.isdisjoint(BY_BYTES) else [*_record_digests(reader.alive)]
+    if content:
+        _add_to_all(reader, "bytes of records", reader.add("bytes of records", content, None))
     read = words & SPECIAL
     has_parts = any("__" in each and not re.fullmatch("__.+__", each) for each in words)
     if "__dict__" in read or "dir" in words or (is_any and has_parts):
@@ -1247,6 +1257,14 @@ def add_special(reader: Reader) -> None:
                     edges.append((word, _add_attribute(reader, value, word, f"{word} of {name_of(value)}")))
     if edges:
         _add_to_all(reader, "special attributes", reader.add("special attributes", tuple(sorted(read)), None, edges))
+
+
+def _record_digests(value: Any) -> Iterator[bytes]:
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _record_digests(each)
+    elif getattr(getattr(value, "dtype", None), "names", None) and hasattr(value, "tobytes"):
+        yield sha256(value.tobytes("A")).digest()
 
 
 def _add_attribute(reader: Reader, value: Any, word: str, label: str) -> int | str:
