@@ -35,6 +35,7 @@ MAKERS = {
 COVERED = {
     "engine/__init__.py RLock": "replaced in children",
     "engine/__init__.py local": "the reason of a thread's last miss",
+    "engine/turns.py local": "whether a thread resolves a kernel ahead; a child has that of its own thread",
     "launch/launcher.py RLock": "of one load, waited for 5 s at most; a child forgets those of its parent",
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
     "store/disk.py RLock": "replaced in children",
