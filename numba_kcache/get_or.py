@@ -12,6 +12,7 @@ Not here    Making kernels (frontends), finding and compiling (engine).
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from .frontends import Kernel, define
 from .keys import sha256
 from .launch import current_device, current_ordinal
 from .model import copied
+from .settings import working_directory
 
 if TYPE_CHECKING:  # not needed at run time
     from typing import Unpack
@@ -41,6 +43,8 @@ CROWDED = LIMIT // 2
 
 PLAIN = frozenset((str, int, bool, bytes, NoneType))
 """Types whose values are compared by type and value."""
+
+_is_file = functools.cache(os.path.isfile)
 
 _WITH_PLACES = frozenset(("include_dirs", "link", "depends", "options", "lineinfo", "debug", "lto"))
 """Options whose meaning may depend on where the caller's file is."""
@@ -113,6 +117,8 @@ class GetOr:
         """
         __tracebackhide__ = True
         caller = sys._getframe(1).f_code.co_filename
+        if not _is_file(caller):  # a notebook's cell: relative paths start from the working directory
+            caller = os.path.join(working_directory(), os.path.basename(caller))
         session = self.session
         kernels = self._kernels
         if kernels.session is not session:  # the process's cache was configured

@@ -26,6 +26,7 @@ from ..errors import OptionError, why_of
 from ..keys import Component, Plain, component, components, sha256
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_in_range, is_unicode, read_json
+from ..settings import NVRTC_VARIABLES, variables
 from . import Request
 
 if TYPE_CHECKING:  # a hit does not import these modules
@@ -116,8 +117,10 @@ class Wanted:
     ) -> None:
         self._session, self._given, self._label = session, given, label
         self._headers, self._makers, self._paths = headers, makers or ((), ()), depends
-        contents = [content_of(each) for each in depends]
-        self._parts = (*_parts(given), component("depends", contents)) if depends else _parts(given)
+        environment = dict(variables(NVRTC_VARIABLES)) if headers else {}
+        self._parts = (*_parts(given), component("environment", environment)) if environment else _parts(given)
+        if depends:
+            self._parts += (component("depends", [content_of(each) for each in depends]),)
 
     def find(self) -> tuple[Built, Mapping[str, Any]] | None:
         """Find what is stored, and count a hit; None if it has to be built.

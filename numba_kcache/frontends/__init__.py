@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import import_module
 from threading import get_ident
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..engine import Lookup, Request, RunsUncached, Session, checked_cache, process_session
@@ -1271,7 +1271,12 @@ def _is_fixed(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_fixed, value))
     kind = type(value)
-    return hasattr(kind, "__members__") or (kind.__hash__ is not None and kind.__module__ in ("builtins", "numpy"))
+    return (
+        kind in (str, bytes, int, bool, float, complex, NoneType)
+        or isinstance(value, type)
+        or hasattr(kind, "__members__")
+        or (kind.__module__ == "numpy" and kind.__hash__ is not None)
+    )
 
 
 class _Sent:

@@ -166,6 +166,14 @@ def test_compile_finds_what_was_compiled(open_cache: Open) -> None:
     assert told[1].time_saved_s > 0
 
 
+def test_environment_of_the_compiler_is_in_the_key(open_programs: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda.core's key does not know the variables that NVRTC itself reads."""
+    before = compiled(open_programs())
+    monkeypatch.setenv("FINALIZER_USE_LEGACY_ELF_BUILDER", "1")
+
+    assert compiled(open_programs()) != before
+
+
 def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: Open) -> None:
     """cuda.core's key decides."""
     programs = open_programs()

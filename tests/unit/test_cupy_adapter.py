@@ -171,6 +171,16 @@ def test_edited_header_is_never_stale(cupy: Compiler, tmp_path: Path) -> None:
     assert codes[0] == codes[1] == codes[4] == codes[5] != codes[2] == codes[3]
 
 
+def test_environment_of_the_compiler_is_in_the_key(cupy: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's name does not know the variables that NVRTC itself reads."""
+    cupy.compile()
+    monkeypatch.setenv("FINALIZER_USE_LEGACY_ELF_BUILDER", "1")
+
+    assert [cupy.again()[1] for _ in range(2)] == [1, 0]
+    monkeypatch.delenv("FINALIZER_USE_LEGACY_ELF_BUILDER")
+    assert cupy.again()[1] == 0
+
+
 def test_compiles_of_the_same_headers_have_one_entry(cupy: Compiler, tmp_path: Path) -> None:
     """CuPy's folder for a compile has another name each time; it is in no key."""
     (tmp_path / "value.h").write_text("#define VALUE 1\n")

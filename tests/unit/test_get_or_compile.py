@@ -226,6 +226,26 @@ def test_quoted_include_is_that_of_the_callers_folder(cache: KernelCache, tmp_pa
     assert cubins[0] != cubins[1]
 
 
+@pytest.mark.parametrize("cell", ["<stdin>", "/nowhere/ipykernel_1/2.py"])
+def test_relative_path_in_a_notebook_is_that_of_the_working_directory(
+    cache: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
+    """In code of no file a repeated call sees that the working directory is another, and that a file was edited."""
+    names: dict[str, Any] = {"cache": cache, "S": INCLUDING, "P": Path("k.cu"), "__name__": "program"}
+    exec(compile("def get(of): return cache.get_or_compile(of, arch='sm_90').cubin()", cell, "exec"), names)
+    texts, files = [], []
+    for folder, size in (("a", 1), ("a", 2), ("b", 3)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        (tmp_path / folder / "k.cu").write_text(INCLUDING.replace("SIZE;", f"{size};"))
+        (tmp_path / folder / "size.h").write_text(f"#define SIZE {ord(folder)}")
+        files.append(names["get"](names["P"]))
+        texts.append(names["get"](names["S"]))
+
+    assert len({*files}) == 3
+    assert texts[0] == texts[1] != texts[2]
+
+
 def test_threads_that_ask_at_once_get_one_kernel_compiled_once(cache: KernelCache) -> None:
     """Twelve threads get one kernel object, with one compile."""
     barrier, found = threading.Barrier(12), list[Kernel]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -84,6 +85,21 @@ def test_object_that_changed_makes_another_source(cache: KernelCache) -> None:
 
     assert len({*before}) == len({*after}) == 1
     assert before != after
+
+
+@pytest.mark.parametrize("make", [ModuleType, lambda _name: lambda: None])
+def test_module_or_function_that_changed_makes_another_source(cache: KernelCache, make: Callable[[str], Any]) -> None:
+    """A kernel is not kept for a module or a function either: its attributes may be others at the next call."""
+
+    def sized(of: Any = None) -> str:
+        return SAXPY + "//" * of.size
+
+    kernel, given = cached_kernel(sized, arch="sm_90", cache=cache), make("given")
+    keys = []
+    for given.size in (1, 2):
+        keys.append(kernel.instantiate(of=given).key())
+
+    assert keys[0] != keys[1]
 
 
 def test_macros_are_keyed_by_value(cache: KernelCache) -> None:
