@@ -382,9 +382,8 @@ class DeviceFunction(Standing):
         jit = real(self._home, f"{self.__qualname__} is used on the host").jit
         function = copy_of(self.py_func)
         if self._dispatcher is None:  # a function that calls itself has made it meanwhile
-            function.__defaults__ = self._defaults and tuple(
-                map(real_of, self._defaults)
-            )  # Numba's decorator reads them
+            # Numba's decorator reads them
+            function.__defaults__ = self._defaults and tuple(map(real_of, self._defaults))
             self._dispatcher = jit(self._signatures, device=True, **self._given)(function)
         return self._dispatcher
 
