@@ -117,7 +117,7 @@ class Wanted:
     ) -> None:
         self._session, self._given, self._label = session, given, label
         self._headers, self._makers, self._paths = headers, makers or ((), ()), depends
-        environment: dict[str, Plain] = {**variables(NVRTC_VARIABLES)} if headers else {}
+        environment: Any = variables(NVRTC_VARIABLES) if headers else {}
         self._parts = (*_parts(given), component("environment", environment)) if environment else _parts(given)
         if depends:
             self._parts += (component("depends", [content_of(each) for each in depends]),)

@@ -65,6 +65,12 @@ def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
     return copy
 
 
+def test_default_that_is_replaced_after_the_decorator_is_not_read(tmp_path: Path) -> None:
+    """Numba reads the defaults of a device function when it is decorated; so does the stand-in."""
+    for env in ({"REAL": "1"}, {}):
+        assert not said(programs.DEFAULTS, tmp_path / "cache", **env)["is_replaced"]
+
+
 @pytest.mark.lane
 @pytest.mark.parametrize(("kind", "package"), [("numba", "numba_cuda"), ("mlir", "numba_cuda_mlir")])
 def test_second_process_hits_without_numba(tmp_path: Path, kind: str, package: str) -> None:

@@ -411,6 +411,27 @@ kernel[1, 64](x, 2.0, out)
 )
 """`cached_kernel` above `cuda.jit`, as programs that import Numba have it."""
 
+DEFAULTS = (
+    START
+    + """
+@cuda.jit(device=True)
+def helper(x, factor=2):
+    return x * factor
+helper.py_func.__defaults__ = 5,
+
+@jit
+def kernel(x):
+    x[0] = helper(x[0])
+
+KERNELS = []
+kernel[1, 64](Memory())
+codes = [each.artifact.ptx for each in kernel._resolutions.known().values()] or kernel.inspect_asm().values()
+assert codes
+say(is_replaced=any("0f40A00000" in str(each) for each in codes))
+"""
+)
+"""A default of a device function that is replaced after its decorator; the second is 5.0 in the code."""
+
 INTEGER = (
     START
     + """

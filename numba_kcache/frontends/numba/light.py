@@ -112,7 +112,7 @@ class LightFlavour(Flavour):
         """The options of a kernel or device function."""
         if type(dispatcher) is DeviceFunction:
             function = dispatcher.py_func
-            if dispatcher._signatures is not None or dispatcher._defaults != [*map(id, function.__defaults__ or ())]:
+            if dispatcher._signatures is not None or dispatcher._defaults is not function.__defaults__:
                 raise Refused("only Numba reads its signature")
             dispatcher = Declared(function, self.options({**dispatcher._given, "device": True}))
         return super().jitted(dispatcher, is_kernel=is_kernel)

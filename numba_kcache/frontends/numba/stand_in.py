@@ -375,13 +375,15 @@ class DeviceFunction(Standing):
     def __init__(self, home: Home, function: FunctionType, given: dict[str, Any], signatures: Any = None) -> None:
         functools.update_wrapper(self, function)
         self.py_func, self._home, self._given, self._signatures = function, home, given, signatures
-        self._defaults = [*map(id, function.__defaults__ or ())]
+        self._defaults = function.__defaults__
         self._dispatcher: Any = None
 
     def _stands_for(self) -> Any:
         jit = real(self._home, f"{self.__qualname__} is used on the host").jit
         function = copy_of(self.py_func)
         if self._dispatcher is None:  # a function that calls itself has made it meanwhile
+            # Numba's decorator reads them
+            function.__defaults__ = self._defaults and tuple(map(real_of, self._defaults))
             self._dispatcher = jit(self._signatures, device=True, **self._given)(function)
         return self._dispatcher
 
