@@ -239,7 +239,8 @@ def _clock_of(
     is_hidden, is_named = words.hides_clock(*texts), words.names_clock(*texts)
     if not is_hidden and not is_named:
         return ""
-    why = "it uses __DATE__ or __TIME__"
+    mentions = [path for path, text in recording.texts.items() if words.has_clock(text) or words.hides_clock(text)]
+    why = f"it uses __DATE__ or __TIME__{f' in {mentions[0]}' if mentions else ''}"
     if is_hidden or not search.is_edited:
         return why
     try:
