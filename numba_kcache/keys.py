@@ -93,7 +93,7 @@ def sha256(data: bytes) -> HASH:
 
 # -- components ------------------------------------------------------------------------------------------------------
 
-SCHEMA = 4
+SCHEMA = 5
 """Number of the key schema, incremented whenever the same request would get another key; CHANGELOG.md states it."""
 
 CLEAR_LIMIT_BYTES = 2048
