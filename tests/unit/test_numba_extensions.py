@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,61 @@ def test_unreadable_operator_refuses_the_kernels_that_reach_it_alone(tmp_path: P
         assert {name for name, why in reasons.items() if why == "global HELD of __main__"} == reaching
         assert {name for name, why in reasons.items() if why == "cached"} == reasons.keys() - reaching
     assert [hits for _reasons, hits in found] == [1, 1 + len(found[0][0]) - len(reaching)]
+
+
+MANY = """
+import json, operator, sys, warnings
+warnings.simplefilter("ignore")
+from numba_kcache import KernelCache, UncacheableError, cached_kernel
+
+counts = {"read": 0, "asked": 0}
+class Held:
+    @property
+    def __cuda_array_interface__(self): counts["read"] += 1
+HELD = Held()
+def shared(): return HELD
+def register(value):
+    @overload(value)
+    def unreadable(a, b):
+        counts["asked"] += 1
+        if shared() is None: return lambda a, b: a
+for name in NAMES.split():
+    register(getattr(operator, name))
+
+def free(x): x[0] = x[1]
+def used(x, i, j): x[i * j] = x[i * 2] * 2 * x[j] * i * 2j.real
+cache, said = KernelCache(sys.argv[1]), []
+for function, types in ((free, "void(float64[::1])"), (used, "void(float64[::1], int32, int64)")):
+    counts.update(read=0, asked=0)
+    try:
+        cached_kernel(function, cache=cache).compile("sm_90", types)
+        said.append({"why": "", **counts})
+    except UncacheableError as error:
+        said.append({"why": str(error).partition(": ")[2].partition(": ")[0], **counts})
+print(json.dumps(said))
+"""
+
+
+def test_unreadable_registrations_are_read_once_and_end_a_compile_at_the_first_use(tmp_path: Path) -> None:
+    """As where a package registers hundreds: awkward does so for all operators, in each program that calls `njit`."""
+    one = said("NAMES = 'mul'\n" + NUMBA + MANY, str(tmp_path))
+    names = "add and_ floordiv lshift matmul mod mul or_ pow rshift sub xor"
+    free, used = said(f"NAMES = {names!r}\n" + NUMBA + MANY, str(tmp_path))
+
+    assert (free["why"], used["why"]) == ("", "global HELD of __main__")
+    assert [free["read"], used["read"]] == [each["read"] for each in one]
+    assert used["asked"] == 0
+
+
+PROFILED = "import cProfile\nPROFILER = cProfile.Profile()\nPROFILER.enable()\nNAMES = 'mul'\n"
+
+
+def test_program_under_a_profiler_runs_and_keeps_it(tmp_path: Path) -> None:
+    """In Python 3.11 what a compile calls is seen by a profile function, of which a thread has one."""
+    free, _used = said(PROFILED + NUMBA + MANY + "PROFILER.disable()\nassert PROFILER.getstats()\n", str(tmp_path))
+
+    reason = "" if sys.version_info >= (3, 12) else "a profiler hides what its compile calls"
+    assert free["why"].partition("\n")[0] == reason
 
 
 USED_TWICE = """

@@ -212,10 +212,9 @@ _lists_read: dict[str, tuple[list[_List], Registrations]] = {}
 """The lists of each Numba when they were last read, and the registrations found in them."""
 
 
-def _is_programs(value: Any, packages: frozenset[str]) -> bool:
+def _is_programs(value: Any, trust: Trust) -> bool:
     """Check for a function or class of the program: whoever made a registration for it, it is the program's, and
     counts where the program names it. Any code may use another value, an operator or `bool`, without naming it."""
-    trust = Trust(packages)
     if type(value) is FunctionType:
         return not trust.has_file(value.__code__.co_filename)
     return isinstance(value, type) and not trust[value.__module__]
@@ -325,14 +324,15 @@ class Registries:
         return found
 
     def _gathered(self, lists: Sequence[_List]) -> Registrations:
-        users = [item for item in self._of_users(lists) if self._is_counted(*item)]
+        trust = Trust(self.packages)
+        users = [item for item in self._of_users(lists) if self._is_counted(*item, trust)]
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
         described: dict[int, Sequence[Registration]] = {}  # always the same objects of a value
 
         def of_value(value: Any) -> Sequence[Registration]:
             nonlocal subjects
             subjects = subjects or frozenset([id(each) for kind, of in lists if of for each in _subjects(kind, of)])
-            if id(value) not in subjects or not _is_programs(value, self.packages):
+            if id(value) not in subjects or not _is_programs(value, Trust(self.packages)):
                 return ()
             if id(value) not in described:
                 pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
@@ -361,7 +361,7 @@ class Registries:
         own = [ids.index(id(part)) for part in _tried(item) if id(part) in ids]
         return any(rank in own and max(ranks[: at + 1]) > rank for at, rank in enumerate(ranks))
 
-    def _is_counted(self, kind: str, item: Any) -> bool:
+    def _is_counted(self, kind: str, item: Any, trust: Trust) -> bool:
         """Check for a registration that code may use without naming what it is for."""
         if kind == "model":  # of a program's type, it is found by the type
             return bool(item[0].__module__.startswith(f"{self.owned}."))
@@ -369,7 +369,7 @@ class Registries:
             return bool(item[0].__module__.startswith(self.making))
         if kind not in _OF_VALUE:
             return True
-        return not _is_programs(_SUBJECTS[kind](item), self.packages)
+        return not _is_programs(_SUBJECTS[kind](item), trust)
 
     def _of_users(self, lists: Iterable[_List]) -> Iterator[_Item]:
         """Yield the items that are not Numba's own, by the classes in them, and by the files of their functions and of

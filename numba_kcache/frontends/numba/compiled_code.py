@@ -21,11 +21,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from importlib import import_module
 from inspect import signature
-from types import FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -38,6 +38,9 @@ from .fingerprint import Trust, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
+
+_TOOL = 4
+"""A number of `sys.monitoring` that Python gives no use."""
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
@@ -224,30 +227,57 @@ def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]]) 
         UncacheableError: A function was called; the error has the reason for which it cannot be read.
     """
     watched: dict[int, list[tuple[Any, str]]] = {}
+    codes = list[CodeType]()
     for reason, name, registration in unread:
         for each in registration.code:
             for function, kind in _functions_of(each, flavour):
+                codes.append(function.__code__)
                 watched.setdefault(id(function.__code__), []).append((kind, f"{name}: {reason}"))
-    if not watched:
-        yield
-        return
-    called, before = list[str](), sys.getprofile()
+    thread, called = threading.get_ident(), list[str]()
 
-    def note(frame: Any, event: Any, argument: Any) -> None:
-        for kind, reason in watched.get(id(frame.f_code), ()):
+    def note(frame: Any) -> None:
+        for kind, reason in watched.get(id(frame.f_code), ()) if threading.get_ident() == thread else ():
             first = None if kind is None else frame.f_locals.get(frame.f_code.co_varnames[0], kind)
             if first is kind or kind in type(first).__mro__:
                 called.append(reason)
-        if before is not None:
-            before(frame, event, argument)
+                raise _Used
 
-    sys.setprofile(note)
-    try:
+    with suppress(_Used), _calls_noted(codes, note) if codes else nullcontext():
         yield
-    finally:
-        sys.setprofile(before)
     if called:
         raise UncacheableError("cannot cache it", called[0])
+
+
+class _Used(BaseException):
+    """Ends a compile whose result is refused; no Numba catches it."""
+
+
+@contextmanager
+def _calls_noted(codes: Sequence[CodeType], note: Callable[[Any], None]) -> Iterator[None]:
+    """Call `note` with the frame of each call of these codes; what it raises, the call raises."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    try:
+        monitoring.use_tool_id(_TOOL, __name__)
+    except (AttributeError, ValueError):  # Python 3.11, or another tool has this number
+        if sys.getprofile() is not None:
+            raise UncacheableError("cannot cache it", "a profiler hides what its compile calls") from None
+        sys.setprofile(lambda frame, _event, _argument: note(frame))  # a compile takes five times as long
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+        return
+    start = monitoring.events.PY_START
+    monitoring.register_callback(_TOOL, start, lambda _code, _offset: note(sys._getframe(1)))
+    try:
+        for code in codes:
+            monitoring.set_local_events(_TOOL, code, start)
+        yield
+    finally:
+        for code in codes:
+            monitoring.set_local_events(_TOOL, code, 0)
+        monitoring.register_callback(_TOOL, start, None)
+        monitoring.free_tool_id(_TOOL)
 
 
 def _functions_of(code: Any, flavour: Flavour) -> list[tuple[Any, type | None]]:

@@ -333,10 +333,6 @@ class RefusedByName(Exception):
     """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
 
 
-class Unread(RefusedByName):
-    """A registration cannot be read that any code may use, or none: raised with what `RefusedByName` has, and it."""
-
-
 standing: set[type] = set()
 """Classes of stand-ins for a compiler's objects, once the program has imported one."""
 
@@ -668,6 +664,12 @@ class Graph:
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
 
+    def copy(self) -> Graph:
+        made = Graph()
+        made.components, made.edges = [*self.components], [[*each] for each in self.edges]
+        made.kept, made._labels, made.has_lines = {**self.kept}, {**self._labels}, self.has_lines
+        return made
+
     def digest(self, start: int) -> str:
         """The digest of all nodes reachable from `start`."""
         numbers, order = {start: 0}, [start]
@@ -797,32 +799,24 @@ def type_digest(kind: Any, flavour: Flavour, *, with_lines: bool, depends: Depen
 def _read(
     read: Callable[[Reader], None], flavour: Flavour, with_lines: bool, depends: Depends, *, is_observed: bool
 ) -> Reader:
-    """Read with a new `Reader`; again for each registration that turns out to be unreadable and may be unused."""
-    unread: dict[int, Any] = {}
-    while True:
-        reader = Reader(flavour, with_lines, depends, unread)
-        try:
-            read(reader)
-            if reader.trust.described:
-                add_described(reader)
-            if reader.words:
-                add_special(reader)
-            return reader
-        except Unread as found:
-            if not is_observed:
-                raise
-            unread[id(found.args[2])] = found.args
+    reader = Reader(flavour, with_lines, depends, is_observed=is_observed)
+    read(reader)
+    if reader.trust.described:
+        add_described(reader)
+    if reader.words:
+        add_special(reader)
+    return reader
 
 
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(
-        self, flavour: Flavour, with_lines: bool, depends: Depends = (), unread: Mapping[int, Any] | None = None
-    ) -> None:
+    def __init__(self, flavour: Flavour, with_lines: bool, depends: Depends = (), *, is_observed: bool = False) -> None:
         self.graph, self.links, self.words, self.named = Graph(), list[LinkInput](), set[str](), set[str]()
         self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
-        self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
+        self._with_lines, self._depends, self.is_observed = with_lines, depends, is_observed
+        self.unread: dict[int, tuple[str, str, Registration]] = {}
+        self._refused: dict[int, tuple[Any, RefusedByName]] = {}  # functions, by id
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
@@ -833,6 +827,14 @@ class Reader:
         """The node of a function or dispatcher; added, with all that it reaches, at the first call."""
         if id(value) in self.functions:
             return self.functions[id(value)]
+        if id(value) not in self._refused:
+            try:
+                return self._new_function(value)
+            except RefusedByName as refusal:
+                self._refused[id(value)] = value, refusal
+        raise self._refused[id(value)][1]
+
+    def _new_function(self, value: Any) -> int:
         function = _undecorated(value, self.flavour)
         name = name_of(function)
         if type(function) is not FunctionType:
@@ -868,6 +870,19 @@ class Reader:
         if self.registrations.of_attribute or self.registrations.of_all:
             add_implied(self, index, code)
         return index
+
+    @contextmanager
+    def taken_back(self) -> Iterator[None]:
+        """Take back everything that was added if something cannot be read."""
+        graph, links, alive = self.graph.copy(), [*self.links], [*self.alive]
+        words, named, functions, values = {*self.words}, {*self.named}, {**self.functions}, {**self.values}
+        described = {**self.trust.described}
+        try:
+            yield
+        except Exception:
+            self.graph, self.links, self.alive, self.trust.described = graph, links, alive, described
+            self.words, self.named, self.functions, self.values = words, named, functions, values
+            raise
 
     def add_depends(self, function: Any) -> None:
         """Add the values and files of `depends=`."""
@@ -1331,25 +1346,20 @@ def add_implied(reader: Reader, index: int, code: CodeType) -> None:
 
 
 def _add_unless_unread(reader: Reader, registration: Registration, label: str) -> int:
-    """The node of a registration that any code may use; of what it is for alone, if it cannot be read.
-
-    Raises:
-        Unread: It cannot be read, and a compile shows whether it is used.
-    """
-    if id(registration) in reader.unread:
-        form = "not read", registration.what, label, _named(reader, registration.options)
-        return reader.add(f"overload of {label}", form, None)
-    try:
-        return add_registration(reader, registration, label)
-    except Exception as error:  # a refusal, or what a program's object raised
-        if (
-            isinstance(error, Unread)
-            or registration.what == "model"
-            or not all(map(_is_seen, registration.code or "-"))
-        ):
-            raise
-        why = error.args[:2] if isinstance(error, RefusedByName) else (str(error), label)
-        raise Unread(*why, registration) from None
+    """The node of a registration that any code may use; of what it is for alone, if it cannot be read and a compile
+    shows whether it is used."""
+    if id(registration) not in reader.unread:
+        try:
+            with reader.taken_back():
+                return add_registration(reader, registration, label)
+        except Exception as error:  # a refusal, or what a program's object raised
+            is_seen = registration.what != "model" and all(map(_is_seen, registration.code or "-"))
+            if not (reader.is_observed and is_seen):
+                raise
+            why, name = error.args[:2] if isinstance(error, RefusedByName) else (str(error), label)
+            reader.unread[id(registration)] = why, name, registration
+    form = "not read", registration.what, label, _named(reader, registration.options)
+    return reader.add(f"overload of {label}", form, None)
 
 
 def _is_seen(code: Any) -> bool:
