@@ -274,6 +274,15 @@ def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_pa
     assert cold["keys"] == warm["keys"] == real["keys"]
 
 
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_device_functions_in_tuples_are_compiled(tmp_path: Path, kind: str) -> None:
+    """Numba gets its own device functions there too, and the kernel has one key by either import."""
+    cold, warm, real = in_turn(programs.TUPLES, tmp_path / "cache", KIND=kind)
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
+    assert cold["keys"] == warm["keys"] == real["keys"]
+
+
 def test_function_of_python_that_was_replaced_is_not_registered_in_place_of_another(tmp_path: Path) -> None:
     """Numba registers code by Python's functions: it sees those that were there when the stand-in was imported."""
     found = [

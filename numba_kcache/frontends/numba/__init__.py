@@ -595,6 +595,7 @@ class Flavour(Registries):
         is_complex_whole: Whether a complex number is one parameter.
         is_misreading: Whether its own launch takes a number of another type for one of the parameter's.
         array_slot: The class of slots of arrays, if it has its own.
+        other_slot: Makes the slot of an argument that is neither array nor number, if `other_codes` takes its type.
         name, hint: Its distribution, and how to install it.
         oldest: The first version that has every part; later ones are supported if they have them.
         trust: Makes the record of modules for one fingerprint.
@@ -632,6 +633,7 @@ class Flavour(Registries):
     array_letters: str
     links_itself = is_complex_whole = is_misreading = False
     array_slot: Any = None
+    other_slot: Any
     name: str
     hint: str
     oldest: tuple[int, ...] = ()
@@ -655,10 +657,6 @@ class Flavour(Registries):
         Raises:
             KeyError: The launcher cannot pack it.
         """
-        raise KeyError(kind)
-
-    def other_slot(self, kind: Any, launcher: Any) -> Any:
-        """Make the slot of an argument that is neither array nor number, or raise `KeyError`."""
         raise KeyError(kind)
 
     def is_dispatcher(self, value: Any) -> bool:
