@@ -482,6 +482,22 @@ KERNELS[0][1, 64](Memory(), Memory())
 )
 """Device functions in tuples: of a global that one of them reads too, and named and nested ones of a closure."""
 
+LINKED = (
+    START
+    + """
+external = cuda.declare_device("external", "float32(float32)")
+
+@cuda.jit(link=["own.cu"])
+def kernel(x):
+    x[0] = external(x[0])
+
+KERNELS = [kernel]
+kernel[1, 64](Memory())
+"""
+    + END
+)
+"""A kernel that links a file by a relative path."""
+
 PATCHED = (
     START
     + """

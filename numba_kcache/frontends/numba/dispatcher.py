@@ -280,11 +280,6 @@ class CacheOfDispatcher:
     def save_overload(self, _sig: Any, _data: Any) -> None:
         """Do nothing: a kernel that Numba compiled itself is one that must not be stored."""
 
-    def enable(self) -> None:
-        """Do nothing: this cache cannot be switched per dispatcher."""
-
-    disable = enable
-
     def flush(self) -> None:
         """Read the function again at the next launch; entries stay, since their keys cover their content."""
         (self.resolutions.launches or self.resolutions).forget()

@@ -401,6 +401,8 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
     """
     signatures = None if type(thing) is FunctionType else thing
     given = {name: value for name, value in given.items() if name != "cache" or type(value) is not bool}
+    if type(links := given.get("link")) is list:  # Numba takes them from the working directory
+        given["link"] = [os.path.abspath(each) if type(each) is str else each for each in links]
 
     def decorate(function: FunctionType) -> Any:
         if device:
@@ -440,13 +442,10 @@ class Stream(Standing):
     def _stands_for(self) -> Any:
         return real(self._home, "the program uses a stream on the host").external_stream(self.handle)
 
-    @property
-    def __class__(self) -> Any:
+    def _class(self) -> Any:
         return type(self._stands_for()) if self._home.is_loaded() else Stream
 
-    @__class__.setter
-    def __class__(self, value: Any) -> None:
-        raise AttributeError("the class of a stream cannot be set")
+    __class__: Any = property(_class)
 
     def __int__(self) -> int:
         return self.handle
