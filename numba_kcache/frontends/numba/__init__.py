@@ -284,11 +284,6 @@ class Registries:
     owned: str
     models: tuple[Reference, ...]
 
-    @property
-    def making(self) -> tuple[str, ...]:
-        """Prefixes of `__module__` of the classes that it registers itself."""
-        return f"{self.owned}.", "numpy", "abc", "builtins", "numbers", "enum"
-
     def holders(self) -> Iterable[Reference]:
         """List the registries in loaded modules."""
         return _holders(self.searched, len(sys.modules), next(reversed(sys.modules)))
@@ -365,16 +360,15 @@ class Registries:
         """Check for a registration that code may use without naming what it is for."""
         if kind == "model":  # of a program's type, it is found by the type
             return bool(item[0].__module__.startswith(f"{self.owned}."))
-        if kind == "typeof":  # the type of a program's class is refused, or counts as a type
-            return bool(item[0].__module__.startswith(self.making))
-        if kind not in _OF_VALUE:
-            return True
-        return not _is_programs(_SUBJECTS[kind](item), self.packages)
+        # the type of a program's class is refused, or counts as a type
+        subject = item[0] if kind == "typeof" else kind in _OF_VALUE and _SUBJECTS[kind](item)
+        return not _is_programs(subject, self.packages)
 
     def _of_users(self, lists: Iterable[_List]) -> Iterator[_Item]:
         """Yield the items that are not Numba's own, by the classes in them, and by the files of their functions and of
         those that these close over. There are thousands: no call of a function for each."""
-        trust, making, own = Trust(self.packages), self.making, set[str]()
+        trust, own = Trust(self.packages), set[str]()
+        making = f"{self.owned}.", "numpy.", "abc.", "builtins.", "numbers.", "enum."  # homes of its own classes
         functions = FunctionType, staticmethod, classmethod
         for kind, items in lists:
             for item in items:
@@ -394,7 +388,8 @@ class Registries:
                             if cell != _EMPTY and type(cell.cell_contents) is FunctionType:
                                 parts.append(cell.cell_contents)
                     elif isinstance(part, type) and not (type(item) is tuple and part is item[0]):  # what it is for
-                        if not (part.__module__.startswith(making) and part.__mro__[1].__module__.startswith(making)):
+                        homes = part.__module__ + ".", part.__mro__[1].__module__ + "."
+                        if not (homes[0].startswith(making) and homes[1].startswith(making)):
                             yield kind, item
                             break
                         for each in vars(part).values():
