@@ -277,6 +277,15 @@ def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_function_that_is_not_declared_a_device_function_is_called(tmp_path: Path, kind: str) -> None:
+    """Numba compiles what `cuda.jit` made as a kernel or as a device function, by its use."""
+    cold, warm, real = in_turn(programs.CALLED, tmp_path / "cache", KIND=kind)
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
+    assert cold["keys"] == warm["keys"] == real["keys"]
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_linked_file_is_taken_from_the_working_directory(tmp_path: Path, kind: str) -> None:
     """As by Numba's `cuda.jit`, and not from the folder of the program, as by `cached_kernel`."""
     program, work = tmp_path / "of_program/program.py", tmp_path / "work"

@@ -482,6 +482,33 @@ KERNELS[0][1, 64](Memory(), Memory())
 )
 """Device functions in tuples: of a global that one of them reads too, and named and nested ones of a closure."""
 
+CALLED = (
+    START
+    + """
+import types
+
+@cuda.jit(fastmath=True)
+def helper(x):
+    return x / 3
+
+other = types.ModuleType("other")
+other.helper, sys.modules["other"] = helper, other
+
+def made(called):
+    @jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = helper(x[i]) + called(x[i]) + other.helper(x[i])
+    return kernel
+
+KERNELS = [made(helper)]
+KERNELS[0][1, 64](Memory(), Memory())
+"""
+    + END
+)
+"""A function under `cuda.jit` without `device=True` that a kernel calls: a global, in a closure and in a module."""
+
 LINKED = (
     START
     + """

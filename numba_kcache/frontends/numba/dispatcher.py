@@ -156,12 +156,8 @@ class Patch:
     every_kernel = False
 
     def __init__(self, flavour: Flavour, definition: Any, launches: type[InstalledLaunches]) -> None:
-        self._flavour, self._definition, self._launches, self._replaced = (
-            flavour,
-            definition,
-            launches,
-            dict[str, Any](),
-        )
+        self._flavour, self._definition, self._launches = flavour, definition, launches
+        self._replaced = dict[str, Any]()
         self.attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def replace(self, kind: Any, methods: Mapping[str, Any]) -> None:
