@@ -74,7 +74,7 @@ def compile_observed(
     try:
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
-        if not events:  # not seen; or another library called another NVRTC, or kept the code
+        if not events and (made or not search.is_edited):  # not seen; or another library kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
         texts = [*search.texts, *(each[4] for each in events)] if forced else []

@@ -65,7 +65,7 @@ def rare_memory(value: Any) -> Memory | None:
 
 
 def mapped_memory(value: Any) -> Memory:
-    """The memory of a mapped or managed array of Numba, which is one of NumPy too.
+    """The memory of a mapped or managed array of Numba, which is one of NumPy too, or of a record on the device.
 
     Raises:
         Unfit: It is a part of such an array, or a result of NumPy's: Numba would pass the null pointer for it.
@@ -74,7 +74,7 @@ def mapped_memory(value: Any) -> Memory:
     if memory is None:
         why = "NumPy made it, and its address on the device is not known"
         raise Unfit(why, "pass the whole mapped or managed array")
-    dtype, strides = value.dtype, None if value.flags.c_contiguous else value.strides
+    dtype, strides = value.dtype, None if value.flags["C_CONTIGUOUS"] else value.strides
     address = memory.device_ctypes_pointer.value or 0
     return Memory(address, element_of_dtype(dtype), dtype.itemsize, value.shape, strides)
 

@@ -322,6 +322,23 @@ def test_numbas_runtime_is_tracked_where_it_is_linked(
     assert project.is_right() == 0
 
 
+def test_kernel_that_needs_no_runtime_is_cached_where_numbas_is_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRTC compiles nothing for it, and is not taken for one that cannot be observed."""
+    monkeypatch.setattr(importlib.import_module("numba.cuda.core.config"), "CUDA_ENABLE_NRT", True)
+
+    def kernel(x: Any) -> None:
+        x[0] = 1
+
+    def compiles() -> int:
+        cache = KernelCache(tmp_path)
+        cached_kernel(kernel, kind="numba", arch="sm_80", signature="void(int32[::1])", cache=cache).compile()
+        return cache.info("process").compiles
+
+    assert [compiles(), compiles()] == [1, 0]
+
+
 @pytest.mark.parametrize("project", ["numba"], indirect=True)
 def test_link_input_edited_while_numba_compiles_is_not_stored(
     project: Project, monkeypatch: pytest.MonkeyPatch

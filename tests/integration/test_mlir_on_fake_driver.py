@@ -74,6 +74,17 @@ def test_values_that_the_launcher_of_numba_cuda_mlir_garbles_arrive(tmp_path: Pa
 
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_record_on_the_device_and_empty_star_arguments_are_launched(tmp_path: Path, way: str) -> None:
+    """A record is one parameter, its address; `*args` are as many parameters as there are arguments, also none."""
+    log = tmp_path / "log"
+
+    said(mlir_programs.RARE, tmp_path / "cache", way, log=log)
+
+    assert [[len(one) for one in each] for each in launches(log, "of_record")] == [[16]] * 3
+    assert launches(log, "of_many") == [["0700000000000000"], ["0700000000000000", "0300000000000000"]] * 3
+
+
+@pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_install_keeps_the_wait_of_the_host_for_the_stream_of_an_array(tmp_path: Path, way: str) -> None:
     """numba-cuda-mlir does so, and programs may rely on it; for kernels of `cached_kernel` the device waits."""
     waits = [str(each) for each in (["one", "two"], ["two"])]

@@ -20,6 +20,8 @@ from tests.support.fake_driver import ROOT, build, environment, needs_fake_drive
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
+EXTERNAL = 'extern "C" __device__ int external(float *out, float x) { *out = x * 2; return 0; }'
+
 AT_IMPORT = {"NUMBA_CUDA_ENABLE_NRT", "PYTHONPATH"}
 
 
@@ -271,6 +273,38 @@ def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_pa
 
     assert (cold["hits"], cold["misses"]) == (0, 1)
     assert (warm["hits"], warm["misses"], warm["loaded"]) == (1, 0, [])
+    assert cold["keys"] == warm["keys"] == real["keys"]
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_function_that_is_not_declared_a_device_function_is_called(tmp_path: Path, kind: str) -> None:
+    """Numba compiles what `cuda.jit` made as a kernel or as a device function, by its use."""
+    cold, warm, real = in_turn(programs.CALLED, tmp_path / "cache", KIND=kind)
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
+    assert cold["keys"] == warm["keys"] == real["keys"]
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_linked_file_is_taken_from_the_working_directory(tmp_path: Path, kind: str) -> None:
+    """As by Numba's `cuda.jit`, and not from the folder of the program, as by `cached_kernel`."""
+    program, work = tmp_path / "of_program/program.py", tmp_path / "work"
+    for path, text in (program, programs.LINKED), (work / "own.cu", EXTERNAL), (program.with_name("own.cu"), "x"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "KIND": kind}
+
+    cold, warm = (json.loads(run(program, env=env, cwd=work).stdout) for _ in range(2))
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm)] == [(0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_device_functions_in_tuples_are_compiled(tmp_path: Path, kind: str) -> None:
+    """Numba gets its own device functions there too, and the kernel has one key by either import."""
+    cold, warm, real = in_turn(programs.TUPLES, tmp_path / "cache", KIND=kind)
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
     assert cold["keys"] == warm["keys"] == real["keys"]
 
 

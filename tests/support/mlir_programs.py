@@ -112,6 +112,27 @@ for _ in range(12):
 )
 """Arguments that numba-cuda-mlir's own launcher passes wrongly, without an error; by `cached_kernel` or `cuda.jit`."""
 
+RARE = (
+    START_EITHER
+    + """
+record = cuda.to_device(np.zeros(1, [("a", np.int32)])[0])
+
+@decorate
+def of_record(first):
+    pass
+
+@decorate
+def of_many(first, *rest):
+    pass
+
+for _ in range(3):
+    of_record[1, 1](record)
+    of_many[1, 1](7)
+    of_many[1, 1](7, 3)
+"""
+)
+"""A record on the device, and *args that may be empty; by `cached_kernel` or `cuda.jit`."""
+
 STREAMS = (
     START_EITHER
     + """

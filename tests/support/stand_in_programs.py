@@ -452,6 +452,79 @@ kernel[1, 64](x, out)
 )
 """An argument that has an array interface, and is typed by its class."""
 
+TUPLES = (
+    START
+    + """
+from collections import namedtuple
+
+@cuda.jit(device=True)
+def first(x):
+    return x + 1
+
+@cuda.jit(device=True)
+def second(x):
+    return PAIR[0](x) * 2
+
+PAIR, Named = (first, 2), namedtuple("Named", "function number")
+
+def made(nested):
+    @jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = PAIR[0](x[i]) + nested[0].function(x[i]) + nested[1]
+    return kernel
+
+KERNELS = [made((Named(second, 3), 4))]
+KERNELS[0][1, 64](Memory(), Memory())
+"""
+    + END
+)
+"""Device functions in tuples: of a global that one of them reads too, and named and nested ones of a closure."""
+
+CALLED = (
+    START
+    + """
+import types
+
+@cuda.jit(fastmath=True)
+def helper(x):
+    return x / 3
+
+other = types.ModuleType("other")
+other.helper, sys.modules["other"] = helper, other
+
+def made(called):
+    @jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = helper(x[i]) + called(x[i]) + other.helper(x[i])
+    return kernel
+
+KERNELS = [made(helper)]
+KERNELS[0][1, 64](Memory(), Memory())
+"""
+    + END
+)
+"""A function under `cuda.jit` without `device=True` that a kernel calls: a global, in a closure and in a module."""
+
+LINKED = (
+    START
+    + """
+external = cuda.declare_device("external", "float32(float32)")
+
+@cuda.jit(link=["own.cu"])
+def kernel(x):
+    x[0] = external(x[0])
+
+KERNELS = [kernel]
+kernel[1, 64](Memory())
+"""
+    + END
+)
+"""A kernel that links a file by a relative path."""
+
 PATCHED = (
     START
     + """

@@ -307,3 +307,33 @@ def test_registrations_of_an_installed_package_count(of: str, home: str, row: st
     ]
 
     assert all(before != after for before, after in zip(*digests, strict=True)), digests
+
+
+NAMED = """
+library = '''
+import operator
+from numba.cuda import types
+from numba.cuda.cudadecl import registry
+from numba.cuda.typing.templates import ConcreteTemplate, signature
+@registry.register_global(operator.matmul)
+class Product(ConcreteTemplate):
+    key = operator.matmul
+    cases = [signature(types.{returned}, types.float64, types.float64)]
+'''
+exec(library, {{"__name__": "numpy_of_mine"}})
+from numba_kcache.frontends.numba.llvm import NUMBA
+from numba_kcache.frontends.numba.fingerprint import fingerprint
+def kernel(x): x[0] = x[0] @ x[1]
+print(fingerprint(kernel, NUMBA, with_lines=False).digest)
+"""
+
+
+def test_registration_of_a_package_that_is_named_like_a_pinned_one_counts() -> None:
+    """It is told by where its module comes from, not by the start of its name."""
+    before, after = (
+        numba_server.output(["-c", NAMED.format(returned=returned)], environment(build()))
+        for returned in ("float64", "float32")
+    )
+
+    assert len(before.strip()) == 64
+    assert before != after

@@ -283,11 +283,6 @@ class Registries:
     owned: str
     models: tuple[Reference, ...]
 
-    @property
-    def making(self) -> tuple[str, ...]:
-        """Prefixes of `__module__` of the classes that it registers itself."""
-        return f"{self.owned}.", "numpy", "abc", "builtins", "numbers", "enum"
-
     def holders(self) -> Iterable[Reference]:
         """List the registries in loaded modules."""
         return _holders(self.searched, len(sys.modules), next(reversed(sys.modules)))
@@ -365,16 +360,15 @@ class Registries:
         """Check for a registration that code may use without naming what it is for."""
         if kind == "model":  # of a program's type, it is found by the type
             return bool(item[0].__module__.startswith(f"{self.owned}."))
-        if kind == "typeof":  # the type of a program's class is refused, or counts as a type
-            return bool(item[0].__module__.startswith(self.making))
-        if kind not in _OF_VALUE:
-            return True
-        return not _is_programs(_SUBJECTS[kind](item), trust)
+        # the type of a program's class is refused, or counts as a type
+        subject = item[0] if kind == "typeof" else kind in _OF_VALUE and _SUBJECTS[kind](item)
+        return not _is_programs(subject, trust)
 
     def _of_users(self, lists: Iterable[_List]) -> Iterator[_Item]:
         """Yield the items that are not Numba's own, by the classes in them, and by the files of their functions and of
         those that these close over. There are thousands: no call of a function for each."""
-        trust, making, own = Trust(self.packages), self.making, set[str]()
+        trust, own = Trust(self.packages), set[str]()
+        making = f"{self.owned}.", "numpy.", "abc.", "builtins.", "numbers.", "enum."  # homes of its own classes
         functions = FunctionType, staticmethod, classmethod
         for kind, items in lists:
             for item in items:
@@ -394,7 +388,8 @@ class Registries:
                             if cell != _EMPTY and type(cell.cell_contents) is FunctionType:
                                 parts.append(cell.cell_contents)
                     elif isinstance(part, type) and not (type(item) is tuple and part is item[0]):  # what it is for
-                        if not (part.__module__.startswith(making) and part.__mro__[1].__module__.startswith(making)):
+                        homes = part.__module__ + ".", part.__mro__[1].__module__ + "."
+                        if not (homes[0].startswith(making) and homes[1].startswith(making)):
                             yield kind, item
                             break
                         for each in vars(part).values():
@@ -595,6 +590,7 @@ class Flavour(Registries):
         is_complex_whole: Whether a complex number is one parameter.
         is_misreading: Whether its own launch takes a number of another type for one of the parameter's.
         array_slot: The class of slots of arrays, if it has its own.
+        other_slot: Makes the slot of an argument that is neither array nor number, if `other_codes` takes its type.
         name, hint: Its distribution, and how to install it.
         oldest: The first version that has every part; later ones are supported if they have them.
         trust: Makes the record of modules for one fingerprint.
@@ -632,6 +628,7 @@ class Flavour(Registries):
     array_letters: str
     links_itself = is_complex_whole = is_misreading = False
     array_slot: Any = None
+    other_slot: Any
     name: str
     hint: str
     oldest: tuple[int, ...] = ()
@@ -655,10 +652,6 @@ class Flavour(Registries):
         Raises:
             KeyError: The launcher cannot pack it.
         """
-        raise KeyError(kind)
-
-    def other_slot(self, kind: Any, launcher: Any) -> Any:
-        """Make the slot of an argument that is neither array nor number, or raise `KeyError`."""
         raise KeyError(kind)
 
     def is_dispatcher(self, value: Any) -> bool:

@@ -438,11 +438,7 @@ def dtype_of(kind: Any) -> Any:
 
 
 def slot_of(flavour: Flavour, kind: Any, launcher: Any = None) -> Slot:
-    """Make the slot of an argument of one type.
-
-    Raises:
-        KeyError: As for `codes_of`.
-    """
+    """Make the slot of an argument of one type, which `codes_of` takes."""
     if type(kind) is LightType:
         return _array_slot(flavour, kind, _Unmade, kind.code, launcher) if kind.layout else number_slot(kind.code)
     parts, cls = surface(flavour), type(kind)

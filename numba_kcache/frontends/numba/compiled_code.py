@@ -116,7 +116,7 @@ def compile_kernel(
     with device, fresh:
         code = part.compile_signature(declared.py_func, types, options, target, generated, links)
     why = code.why
-    if not all(str(each.__module__).startswith(flavour.making[0]) for each in code.callbacks):
+    if not all(str(each.__module__).startswith(f"{flavour.owned}.") for each in code.callbacks):
         why = "what it links has callbacks to run when it is loaded"
     if code.has_runtime:
         with open(parts.get_cudalib("cudadevrt", static=True), "rb") as file:

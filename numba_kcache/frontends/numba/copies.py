@@ -2,19 +2,20 @@
 
 Promise     The program's functions and globals are not changed. `copied` returns the same copy for the same function,
             with the globals, defaults and closure variables that the function has now.
-Method      A copy has globals of its own, in which the stand-ins that it reads are replaced; the other functions of the
-            module share them. In what is not copied (a module, a tuple, the code of an `@overload`), Numba gets the
-            type of a stand-in from its `_numba_type_`.
+Method      The copies of a module's functions share globals of their own. Each brings those that it reads up to date,
+            with stand-ins replaced, also in tuples. In what is not copied (a module, the code of an `@overload`), Numba
+            gets the type of a stand-in from its `_numba_type_`.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from operator import is_
 from types import CellType, FunctionType
 from typing import Any
 
-from .fingerprint import ORIGINAL, read_code, real_of, standing
+from .fingerprint import ORIGINAL, read_code, real_of
 
 
 class _Namespace(dict[Any, Any]):
@@ -48,19 +49,24 @@ def _update(function: FunctionType, made: FunctionType) -> None:
     for name in ("__code__", "__doc__", "__module__", "__qualname__", "__annotations__", "__kwdefaults__"):
         setattr(made, name, getattr(function, name))
     vars(made).update(vars(function))
-    made.__defaults__ = function.__defaults__ and tuple(map(real_of, function.__defaults__))
+    made.__defaults__ = _real(function.__defaults__)
     for cell, own in zip(function.__closure__ or (), made.__closure__ or (), strict=True):
         if cell != CellType():
-            own.cell_contents = real_of(cell.cell_contents)
+            own.cell_contents = _real(cell.cell_contents)
     space: Any = made.__globals__
-    original, read = function.__globals__, read_code(function.__code__, with_lines=False).words
-    for name in {*space} - {*original} - {ORIGINAL}:
-        space.pop(name, None)
-    for name, value in list(original.items()):
-        if name in read or type(value) not in standing:
-            space[name] = real_of(value) if name in read else value
+    for name in read_code(function.__code__, with_lines=False).words:
+        if name in function.__globals__:
+            space[name] = _real(function.__globals__[name])
         else:
-            space.setdefault(name, value)  # another copy may have put the real object there
+            space.pop(name, None)
+
+
+def _real(value: Any) -> Any:
+    """The compiler's objects in place of stand-ins, also in tuples; other objects unchanged."""
+    if not isinstance(value, tuple):
+        return real_of(value)
+    items = [*map(_real, value)]
+    return value if all(map(is_, items, value)) else tuple.__new__(type(value), items)
 
 
 def _copy_of(function: FunctionType) -> FunctionType:

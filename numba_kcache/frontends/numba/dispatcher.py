@@ -156,12 +156,8 @@ class Patch:
     every_kernel = False
 
     def __init__(self, flavour: Flavour, definition: Any, launches: type[InstalledLaunches]) -> None:
-        self._flavour, self._definition, self._launches, self._replaced = (
-            flavour,
-            definition,
-            launches,
-            dict[str, Any](),
-        )
+        self._flavour, self._definition, self._launches = flavour, definition, launches
+        self._replaced = dict[str, Any]()
         self.attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def replace(self, kind: Any, methods: Mapping[str, Any]) -> None:
@@ -279,11 +275,6 @@ class CacheOfDispatcher:
 
     def save_overload(self, _sig: Any, _data: Any) -> None:
         """Do nothing: a kernel that Numba compiled itself is one that must not be stored."""
-
-    def enable(self) -> None:
-        """Do nothing: this cache cannot be switched per dispatcher."""
-
-    disable = enable
 
     def flush(self) -> None:
         """Read the function again at the next launch; entries stay, since their keys cover their content."""

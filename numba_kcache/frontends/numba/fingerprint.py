@@ -382,11 +382,13 @@ class Trust(dict[str, bool]):
         homes: The names of modules in the key, by id, of those that stand in for others (light).
         described: Enumerations and classes of named tuples whose members or fields were read (`add_described`).
         stand_in: The class of objects that stand in for others.
+        needs_compiler: Checks for an attribute of one that only the compiler can read.
     """
 
     standing: Container[type] = standing
     homes: Mapping[int, str] = {}
     stand_in: type | None = None
+    needs_compiler: Callable[[Any, str], bool]
 
     def __init__(self, packages: frozenset[str] = frozenset()) -> None:
         self.packages, self.described = packages, dict[Any, None]()
@@ -416,10 +418,6 @@ class Trust(dict[str, bool]):
             found = origin.startswith(self.folders)
         self[name] = found
         return found
-
-    def needs_compiler(self, value: Any, attribute: str) -> bool:
-        """Check for an attribute of a `stand_in` that only the compiler can read."""
-        raise NotImplementedError
 
     def original(self, value: Any) -> str:
         """Name and line of a function of the packages that is no longer found by its name, because it was replaced; ""

@@ -30,6 +30,7 @@ from .fingerprint import Refused, Trust, standing
 from .stand_in import (
     HOMES,
     HOST,
+    CallableKernel,
     DeviceFunction,
     Facts,
     Home,
@@ -104,17 +105,13 @@ class LightFlavour(Flavour):
         """Check whether it is a kernel, or a device function of a stand-in."""
         return type(value) is Declared or (type(value) is DeviceFunction and value._home.kind == self.kind)
 
-    def python_function(self, value: Any) -> Any:
-        """The function of a kernel or device function."""
-        return value.py_func if self.is_dispatcher(value) else None
-
     def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Any:
         """The options of a kernel or device function."""
         if type(dispatcher) is DeviceFunction:
             function = dispatcher.py_func
             if dispatcher._signatures is not None or dispatcher._defaults is not function.__defaults__:
                 raise Refused("only Numba reads its signature")
-            dispatcher = Declared(function, self.options({**dispatcher._given, "device": True}))
+            dispatcher = Declared(function, self.options(dispatcher._given))
         return super().jitted(dispatcher, is_kernel=is_kernel)
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -404,7 +401,7 @@ def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:
         make_kernel: `cached_kernel`.
     """
     home = HOMES[kind]
-    standing.update((StandIn, StandInModule, DeviceFunction))
+    standing.update((StandIn, StandInModule, DeviceFunction, CallableKernel))
     HOST["jit"] = functools.partial(jit, make_kernel)
     learners[:] = [_learn]
     module = sys.modules[home.module]

@@ -373,8 +373,6 @@ def type_of(value: Any) -> Any:
         return value._numba_type_
     if kind is float:
         return parts.types.float64
-    if kind is bool:
-        return parts.types.boolean
     if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
         return parts.types.BaseTuple.from_types([type_of(each) for each in value], kind)
     return array_type_of(MLIR, value) or parts.typeof(value)

@@ -95,7 +95,6 @@ def other_codes(flavour: Flavour, kind: Any) -> tuple[str, ...]:
 def other_slot(flavour: Flavour, kind: Any, launcher: Any) -> Slot:
     """Make the slot of a tuple, a date or None, as `slot_of`."""
     parts, cls = surface(flavour), type(kind)
-    other_codes(flavour, kind)
     if cls is parts.NoneType:
         return _values_slot(lambda value: () if value is None else _refuse())
     if parts.BaseTuple in cls.__mro__:

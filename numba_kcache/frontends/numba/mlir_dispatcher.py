@@ -126,7 +126,8 @@ class DispatcherCache(CacheOfDispatcher):
         is_special = dispatcher._literal_arg_positions or dispatcher._launch_config_enabled or has_another_compile()
         options, literal = dispatcher.targetoptions, surface(MLIR).types.Literal
         is_special = is_special or options.get("abi_info") or options.get("_compile_output")
-        if is_special or len(types) != definition.function.__code__.co_argcount:
+        code = definition.function.__code__
+        if is_special or code.co_flags & CO_VARARGS or len(types) != code.co_argcount:
             return None
         if any(each is None or isinstance(each, literal) for each in types):
             return None

@@ -36,6 +36,7 @@ from ...model import NO_TARGET, NamedTuple
 from ...settings import import_path, toolchain_surroundings, variables
 from ...store import parse_object
 from ...toolchain import PACKAGES
+from .. import Kernel
 from . import code_variables
 from .definition import OWN_OPTIONS
 from .fingerprint import ABSENT, real_of, unreplaced
@@ -363,7 +364,7 @@ def _elsewhere(versions: Any) -> str:
 
 
 class DeviceFunction(Standing):
-    """A device function under a stand-in's `jit`, of which Numba makes nothing yet.
+    """A device function under a stand-in's `jit`, of which Numba makes nothing yet; a kernel as one, too.
 
     Args:
         home: The stand-in's row.
@@ -384,7 +385,7 @@ class DeviceFunction(Standing):
         if self._dispatcher is None:  # a function that calls itself has made it meanwhile
             # Numba's decorator reads them
             function.__defaults__ = self._defaults and tuple(map(real_of, self._defaults))
-            self._dispatcher = jit(self._signatures, device=True, **self._given)(function)
+            self._dispatcher = jit(self._signatures, **self._given)(function)
         return self._dispatcher
 
     def __call__(self, *args: Any) -> Any:
@@ -394,6 +395,10 @@ class DeviceFunction(Standing):
         return self.__qualname__
 
 
+class CallableKernel(Kernel, Standing):
+    """A kernel under a stand-in's `jit`; in another kernel, Numba takes it for a device function."""
+
+
 def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: bool = False, **given: Any) -> Any:
     """Make a cached kernel or a device function; the options are those of Numba's `cuda.jit`.
 
@@ -401,12 +406,17 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
     """
     signatures = None if type(thing) is FunctionType else thing
     given = {name: value for name, value in given.items() if name != "cache" or type(value) is not bool}
+    if type(links := given.get("link")) is list:  # Numba takes them from the working directory
+        given["link"] = [os.path.abspath(each) if type(each) is str else each for each in links]
 
     def decorate(function: FunctionType) -> Any:
         if device:
-            return DeviceFunction(home, function, given, signatures)
+            return DeviceFunction(home, function, {**given, "device": True}, signatures)
         if signatures is None:
-            return make_kernel(function, kind=home.kind, **given)
+            kernel = make_kernel(function, kind=home.kind, **given)
+            kernel.__class__, kernel._home = CallableKernel, home
+            kernel._stands_for = DeviceFunction(home, function, kernel._definition.given)._stands_for
+            return kernel
         options = dict(given)
         own = {name: options.pop(name) for name in given.keys() & OWN_OPTIONS}
         numba = real(home, f"{function.__qualname__} has signatures")
@@ -440,13 +450,10 @@ class Stream(Standing):
     def _stands_for(self) -> Any:
         return real(self._home, "the program uses a stream on the host").external_stream(self.handle)
 
-    @property
-    def __class__(self) -> Any:
+    def _class(self) -> Any:
         return type(self._stands_for()) if self._home.is_loaded() else Stream
 
-    @__class__.setter
-    def __class__(self, value: Any) -> None:
-        raise AttributeError("the class of a stream cannot be set")
+    __class__: Any = property(_class)
 
     def __int__(self) -> int:
         return self.handle
@@ -501,7 +508,7 @@ HOST: dict[str, Any] = {
     "external_stream": Stream,
     "default_stream": lambda home: Stream(home, 0),
     "event": Event,
-    "event_elapsed_time": lambda _home, start, end: Event.elapsed_time(start, end),
+    "event_elapsed_time": lambda _home, start, end: start.elapsed_time(end),
 }
 """Names of the host that do not import Numba; each is called with the row first. Once it is loaded, all but `jit` are
 its own."""
