@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..keys import digest_of
@@ -45,7 +45,7 @@ class Record(NamedTuple):
     """The compilers of one installation of Python, as a process found them; it is stored as JSON.
 
     Args:
-        watch: The identities of the folders of installed packages when it was made.
+        watch: The identities of the folders of installed packages, and of what `_searched` yields, when it was made.
         libraries: Path, build and identity (`file_identities`) of each library's file.
         versions: Version, folder and metadata's file of each distribution, and that file's identity.
         folders: Lists of header folders; under "" those of the toolkit.
@@ -100,6 +100,7 @@ class Toolchain:
         self.is_dirty: bool = False
         self.after_fork()
         self._name, self._folders = "", tuple[str, ...]()
+        self._watched: Sequence[str] = ()
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
         self._has_loaded, self._contents = False, dict[str, str]()
@@ -269,11 +270,12 @@ class Toolchain:
         if record is None:
             self._folders, found_by = toolchain_surroundings()
             self._name = digest_of([sys.prefix, sys.version, repr(self._folders), repr(found_by)])
+            self._watched = *self._folders, *_searched(found_by)
             record = _sound_record(self.load(self._name)) or Record([], {}, {}, {})
             self._facts = None
         elif not is_checked:
             return record
-        watched = file_identities(self._folders)
+        watched = file_identities(self._watched)
         if record.watch != watched:
             self._facts = self._facts or _facts(record)
             record = Record(watched, {}, {}, {})
@@ -294,7 +296,20 @@ class Toolchain:
         record = self._remembered()
         self._facts = self._facts or _facts(record)
         getattr(record, table)[name] = row
+        if name == "nvrtc":
+            record.folders.clear()  # they were those of the toolkit of another NVRTC
         self.is_dirty = True
+
+
+def _searched(found_by: Mapping[str, str]) -> Iterator[str]:
+    """Yield what changes if libraries and headers may be found elsewhere than before, beside the folders of packages:
+    the folders that the loader searches, and the roots of toolkits, which are links as a rule."""
+    yield "/etc/ld.so.cache"
+    for name, text in found_by.items():
+        if name == "CONDA_PREFIX":
+            yield os.path.join(text, "conda-meta")
+        elif name != "PYTHONPATH":
+            yield from filter(os.path.isabs, text.split(os.pathsep))
 
 
 _TABLES = {"libraries": 2, "versions": 3, "folders": None}
