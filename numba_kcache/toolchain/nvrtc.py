@@ -32,7 +32,8 @@ from .loaded import called_handle, map_builtins
 _UNUSED_S = 24 * 3600
 """Age from which an extraction removes an incomplete folder of headers, and that of another build."""
 
-_ALWAYS = ("--no-cache", "--modify-stack-limit=false")
+_ALWAYS = ("--modify-stack-limit=false", "--no-cache")
+"""The last is unknown to NVRTC before 12.9, which has no cache."""
 
 
 _thread = threading.local()
@@ -89,7 +90,7 @@ def run_nvrtc(
     try:
         for expression in expressions:
             _call("AddNameExpression", program, expression.encode())
-        words = [encoded(flag) for flag in (*flags, *_ALWAYS)]
+        words = [encoded(flag) for flag in (*flags, *_ALWAYS[: 2 if nvrtc_version() >= (12, 9) else 1])]
         given = program, len(words), (c_char_p * len(words))(*words)
         status = function("CompileProgram")(*given)
         if status == _NO_BUILTINS and map_builtins():
