@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..keys import digest_of
@@ -45,7 +45,8 @@ class Record(NamedTuple):
     """The compilers of one installation of Python, as a process found them; it is stored as JSON.
 
     Args:
-        watch: The identities of the folders of installed packages, and of what `_searched` yields, when it was made.
+        watch: The identities, when it was made, of what changes if compilers may be found elsewhere: the folders of
+            installed packages and of the loader, the roots of toolkits.
         libraries: Path, build and identity (`file_identities`) of each library's file.
         versions: Version, folder and metadata's file of each distribution, and that file's identity.
         folders: Lists of header folders; under "" those of the toolkit.
@@ -99,8 +100,7 @@ class Toolchain:
         self.load, self.save_record, self._private = load, save, private
         self.is_dirty: bool = False
         self.after_fork()
-        self._name, self._folders = "", tuple[str, ...]()
-        self._watched: Sequence[str] = ()
+        self._name, self._folders, self._watched = "", tuple[str, ...](), list[str]()
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
         self._has_loaded, self._contents = False, dict[str, str]()
@@ -176,16 +176,6 @@ class Toolchain:
             ran = loaded_library(name)
             if ran is not None:
                 self._has_loaded = True
-                if (
-                    name == "nvrtc-builtins"
-                    and row is not None
-                    and ran[0] != row[0]
-                    and ran[0] != os.path.realpath(row[0])
-                ):
-                    # the installed NVRTC opens others than those beside it, as by LD_LIBRARY_PATH: record them
-                    nvrtc, (identity,) = self._remembered().libraries.get("nvrtc"), file_identities(ran[:1])
-                    if nvrtc and identity and (loaded_library("nvrtc") or ran)[0] == os.path.realpath(nvrtc[0]):
-                        self._keep("libraries", name, [ran[0], build_of(ran[0]), *identity])
                 return Library(name, *ran)
         path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
@@ -270,7 +260,12 @@ class Toolchain:
         if record is None:
             self._folders, found_by = toolchain_surroundings()
             self._name = digest_of([sys.prefix, sys.version, repr(self._folders), repr(found_by)])
-            self._watched = *self._folders, *_searched(found_by)
+            self._watched = [*self._folders, "/etc/ld.so.cache"]
+            for name, text in found_by.items():
+                if name == "CONDA_PREFIX":
+                    self._watched.append(f"{text}/conda-meta")
+                elif name != "PYTHONPATH":  # the folders of the loader, and toolkits, whose paths are mostly links
+                    self._watched += filter(os.path.isabs, text.split(os.pathsep))
             record = _sound_record(self.load(self._name)) or Record([], {}, {}, {})
             self._facts = None
         elif not is_checked:
@@ -299,17 +294,6 @@ class Toolchain:
         if name == "nvrtc":
             record.folders.clear()  # they were those of the toolkit of another NVRTC
         self.is_dirty = True
-
-
-def _searched(found_by: Mapping[str, str]) -> Iterator[str]:
-    """Yield what changes if libraries and headers may be found elsewhere than before, beside the folders of packages:
-    the folders that the loader searches, and the roots of toolkits, which are links as a rule."""
-    yield "/etc/ld.so.cache"
-    for name, text in found_by.items():
-        if name == "CONDA_PREFIX":
-            yield os.path.join(text, "conda-meta")
-        elif name != "PYTHONPATH":
-            yield from filter(os.path.isabs, text.split(os.pathsep))
 
 
 _TABLES = {"libraries": 2, "versions": 3, "folders": None}
