@@ -169,6 +169,22 @@ def test_change_of_any_file_or_folder_makes_the_record_void(
     assert found.build == f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def test_change_beside_the_compilers_is_looked_at_once(
+    located: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the installation of another package, the first process searches, and the next ones do not, even if none of
+    them compiles anything."""
+    records = Records()
+    for change in (install_beside, str):
+        toolchain = records.toolchain()
+        toolchain.identify(NAMES, ())
+        toolchain.settle()
+        change(located["nvrtc"])
+    monkeypatch.setattr(locating, "locate", never)
+
+    assert records.toolchain().identify(NAMES, (), looks=False)
+
+
 def test_library_that_is_gone_is_not_remembered(located: dict[str, Path]) -> None:
     """After an uninstall the record is void and the library is absent."""
     records = Records()
