@@ -52,7 +52,8 @@ class _Compile:
     def __init__(self, session: Session, name: str, known: Mapping[str, Any], compiler: Any) -> None:
         self.session, self.name, self.known, self.label = session, name, known, _label(name, known)
         self.components = {"cupy": name, "source": known["source"], "options": [*known["options"]]}
-        self.search = HeaderSearch((known["source"].encode(),), (), _toolkit(), is_working=True, read=self._read)
+        text = "\n".join([known["source"], *known["options"]]).encode()
+        self.search = HeaderSearch((text,), (), _toolkit(), is_working=True, read=self._read)
         self._headers, self._compiler = HeadersRead(), compiler
 
     def begin(self, turn: Turn) -> None:

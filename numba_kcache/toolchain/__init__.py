@@ -45,7 +45,8 @@ class Record(NamedTuple):
     """The compilers of one installation of Python, as a process found them; it is stored as JSON.
 
     Args:
-        watch: The identities of the folders of installed packages when it was made.
+        watch: The identities, when it was made, of what changes if compilers may be found elsewhere: the folders of
+            installed packages and of the loader, the roots of toolkits.
         libraries: Path, build and identity (`file_identities`) of each library's file.
         versions: Version, folder and metadata's file of each distribution, and that file's identity.
         folders: Lists of header folders; under "" those of the toolkit.
@@ -99,10 +100,9 @@ class Toolchain:
         self.load, self.save_record, self._private = load, save, private
         self.is_dirty: bool = False
         self.after_fork()
-        self._name, self._folders = "", tuple[str, ...]()
+        self._name, self._folders, self._watched = "", tuple[str, ...](), list[str]()
         self._record: Record | None = None
-        self._facts: dict[str, dict[str, Any]] | None = None
-        self._has_loaded, self._contents = False, dict[str, str]()
+        self._contents = dict[str, str]()
 
     def peeking(self, load: Callable[[str], Any]) -> Toolchain:
         """The same, but records are read by `load`, and none is saved."""
@@ -145,15 +145,11 @@ class Toolchain:
             return builds, versions
 
     def settle(self) -> None:
-        """Save what was found since the last call. Where only the identities of files differ, as in each container that
-        shares a cache, it is saved only after a compiler was loaded."""
+        """Save what was found since the last call."""
         with self._lock:
             if self.is_dirty:
-                record = self._remembered()
-                facts = _facts(record)
-                if self._has_loaded or facts != self._facts:
-                    self.is_dirty, self._facts = False, facts
-                    self.save_record(self._name, record._asdict())
+                self.is_dirty = False
+                self.save_record(self._name, self._remembered()._asdict())
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
@@ -174,17 +170,6 @@ class Toolchain:
 
             ran = loaded_library(name)
             if ran is not None:
-                self._has_loaded = True
-                if (
-                    name == "nvrtc-builtins"
-                    and row is not None
-                    and ran[0] != row[0]
-                    and ran[0] != os.path.realpath(row[0])
-                ):
-                    # the installed NVRTC opens others than those beside it, as by LD_LIBRARY_PATH: record them
-                    nvrtc, (identity,) = self._remembered().libraries.get("nvrtc"), file_identities(ran[:1])
-                    if nvrtc and identity and (loaded_library("nvrtc") or ran)[0] == os.path.realpath(nvrtc[0]):
-                        self._keep("libraries", name, [ran[0], build_of(ran[0]), *identity])
                 return Library(name, *ran)
         path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
@@ -269,13 +254,17 @@ class Toolchain:
         if record is None:
             self._folders, found_by = toolchain_surroundings()
             self._name = digest_of([sys.prefix, sys.version, repr(self._folders), repr(found_by)])
+            self._watched = [*self._folders, "/etc/ld.so.cache"]
+            for name, text in found_by.items():
+                if name == "CONDA_PREFIX":
+                    self._watched.append(f"{text}/conda-meta")
+                elif name != "PYTHONPATH":  # the folders of the loader, and toolkits, whose paths are mostly links
+                    self._watched += filter(os.path.isabs, text.split(os.pathsep))
             record = _sound_record(self.load(self._name)) or Record([], {}, {}, {})
-            self._facts = None
         elif not is_checked:
             return record
-        watched = file_identities(self._folders)
+        watched = file_identities(self._watched)
         if record.watch != watched:
-            self._facts = self._facts or _facts(record)
             record = Record(watched, {}, {}, {})
         self._record = record
         return record
@@ -292,25 +281,17 @@ class Toolchain:
     def _keep(self, table: str, name: str, row: Any) -> None:
         """Put a row into the record; `settle` saves it."""
         record = self._remembered()
-        self._facts = self._facts or _facts(record)
         getattr(record, table)[name] = row
+        if name == "nvrtc":
+            record.folders.clear()  # they were those of the toolkit of another NVRTC
         self.is_dirty = True
-
-
-_TABLES = {"libraries": 2, "versions": 3, "folders": None}
-"""Tables of a record, and the number of fields in a row before the identity of its file; None: no identity."""
-
-
-def _facts(record: Record) -> dict[str, dict[str, Any]]:
-    """The values of a record, without the identities of files."""
-    return {table: {name: row[:end] for name, row in getattr(record, table).items()} for table, end in _TABLES.items()}
 
 
 def _sound_record(stored: dict[str, Any] | None) -> Record | None:
     """Make a record of a stored value; None if it does not have the shape of one: it may be forged."""
     try:
         record = Record(**stored or {})
-        lists = [record.watch, *(row for table in _TABLES for row in getattr(record, table).values())]
+        lists = [record.watch, *record.libraries.values(), *record.versions.values(), *record.folders.values()]
         texts = [text for row in record.libraries.values() for text in (row[0], row[1])]
         texts += [text for row in record.versions.values() for text in (row[0] or "", row[1], row[2])]
         texts += [text for row in record.folders.values() for text in row]

@@ -63,8 +63,8 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
         names: The libraries that will be loaded.
         library: Returns path and build of a library, by name.
     """
-    if "nvrtc" not in names or mapped_handle("nvrtc"):
-        return
+    if "nvrtc" not in names or "nvvm" in names or mapped_handle("nvrtc"):
+        return  # a Numba calls the bindings, which map the builtins of an NVRTC only if they map it themselves
     found = library("nvrtc")
     if found is not None:
         # dlopen by ctypes, which releases the GIL; CPython's own loading of a library does not
@@ -202,6 +202,14 @@ def _builtins(address: int) -> tuple[str, str]:
         except OSError:
             return "", "absent"  # not None, which means no compiler: NVRTC itself reports missing builtins
     return _opened(handle)
+
+
+def map_builtins() -> bool:
+    """Map the builtins beside the NVRTC that this process calls, which did not find them by their name, as
+    cuda.pathfinder does. Returns True if they are mapped."""
+    with contextlib.suppress(OSError):
+        return bool(_ctypes.dlopen(_builtins(_function("nvrtc"))[0], os.RTLD_NOW))
+    return False
 
 
 @functools.cache

@@ -50,7 +50,7 @@ def builtins_of(nvrtc: str, name: str = "") -> str | None:
     folder = os.path.dirname(os.path.realpath(nvrtc))
     try:
         found = [each for each in os.listdir(folder) if each == name or not name]
-        found = [each for each in found if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
+        found = [each for each in found if each.startswith("libnvrtc-builtins.so")]
         if len(found) > 1:
             with open(nvrtc, "rb") as file:
                 content = file.read()

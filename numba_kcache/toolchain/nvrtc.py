@@ -27,12 +27,13 @@ from ..errors import CompileError, KCacheError
 from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
-from .loaded import called_handle
+from .loaded import called_handle, map_builtins
 
 _UNUSED_S = 24 * 3600
 """Age from which an extraction removes an incomplete folder of headers, and that of another build."""
 
-_ALWAYS = ("--no-cache", "--modify-stack-limit=false")
+_ALWAYS = ("--modify-stack-limit=false", "--no-cache")
+"""The last is unknown to NVRTC before 12.9, which has no cache."""
 
 
 _thread = threading.local()
@@ -89,8 +90,11 @@ def run_nvrtc(
     try:
         for expression in expressions:
             _call("AddNameExpression", program, expression.encode())
-        words = [encoded(flag) for flag in (*flags, *_ALWAYS)]
-        status = function("CompileProgram")(program, len(words), (c_char_p * len(words))(*words))
+        words = [encoded(flag) for flag in (*flags, *_ALWAYS[: 2 if nvrtc_version() >= (12, 9) else 1])]
+        given = program, len(words), (c_char_p * len(words))(*words)
+        status = function("CompileProgram")(*given)
+        if status == _NO_BUILTINS and map_builtins():
+            status = function("CompileProgram")(*given)
         log = fetch("ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace").rstrip()
         if status:
             if status not in _SOURCE_FAULTS:
@@ -104,6 +108,7 @@ def run_nvrtc(
         function("DestroyProgram")(byref(program))
 
 
+_NO_BUILTINS = 7  # BUILTIN_OPERATION_FAILURE: the builtins of NVRTC 13.0 of PyPI, and of a toolkit, are not on its path
 _SOURCE_FAULTS = (5, 6, 9, 10)
 """INVALID_OPTION, COMPILATION, NO_NAME_EXPRESSIONS..., NAME_EXPRESSION_NOT_VALID: faults of the request."""
 

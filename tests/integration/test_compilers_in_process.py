@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiling import in_python
-from tests.support.nvrtc_copies import copy_of, with_runpath
+from tests.support.nvrtc_copies import IGNORED, copy_of, with_runpath
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")]
 
@@ -127,6 +127,16 @@ def test_builtins_of_the_library_path_are_those_of_the_key_where_nvrtc_prefers_t
 
     assert foreign[1:] == (1, 0)
     assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
+
+
+def test_builtins_beside_an_nvrtc_without_a_path_to_them_are_found(tmp_path: Path) -> None:
+    """The wheels of NVRTC 13.0 have neither DT_RPATH nor DT_RUNPATH, and the bindings map their builtins."""
+    other = copy_of("nvrtc", tmp_path / "other", beside="nvrtc-builtins")
+    with_runpath(other, IGNORED)
+    load = f"ctypes.CDLL({str(other)!r})"
+
+    assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
+    assert run(tmp_path / "cache", before=load)[1:] == (0, 1)
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_LIBRARY_PATH"])

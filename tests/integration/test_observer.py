@@ -118,3 +118,31 @@ def test_hook_that_was_there_before_is_still_called(tmp_path: Path) -> None:
     compiled, opened = zip(*(map(int, line.split()) for line in said if line), strict=True)
     assert compiled == (1, 0, 1)
     assert 0 < opened[0] == opened[1] < opened[2]
+
+
+IMPORTS = {
+    "12.1 to 12.5": "_ITM_RU1 _ITM_RU8 _ITM_addUserCommitAction _ITM_memcpyRnWt _ITM_memcpyRtWn _ZGTtdlPv _ZGTtnam "
+    "__isnan bindtextdomain chmod frexpl fstatfs getpwnam getpwuid gettext link rename setlocale setvbuf strncat "
+    "strsep symlink usleep wmemcmp",
+    "12.6": "__isnan frexpl gettext strncat",
+    "12.8": "gettext nextafter",
+}
+OBSERVED = """
+import ctypes, sys
+from numba_kcache.launch import native
+library = ctypes.CDLL(sys.argv[1], 1)
+print(native.observe(ctypes.cast(library.anchor, ctypes.c_void_p).value))
+"""
+
+
+@pytest.mark.parametrize("version", IMPORTS)
+def test_functions_that_an_older_nvrtc_imports_are_known(tmp_path: Path, version: str) -> None:
+    """PyTorch for CUDA 12.8 and 12.6 brings these; an unknown function would leave kernels with headers uncached."""
+    names = IMPORTS[version].split()
+    text = "".join(f"extern void {name}(); void call_{name}(void) {{ {name}(); }}\n" for name in (*names, "fopen"))
+    (tmp_path / "nvrtc.c").write_text(f"{text}void anchor(void) {{}}\n")
+    library = str(tmp_path / "nvrtc.so")
+    flags = ["-shared", "-fPIC", "-fno-builtin", "-w", "-std=gnu11", "-Wl,-z,lazy"]
+    subprocess.run([program("cc"), *flags, str(tmp_path / "nvrtc.c"), "-o", library], check=True)
+
+    assert in_python(OBSERVED, library) == "\n"

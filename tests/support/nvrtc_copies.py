@@ -36,14 +36,18 @@ def copy_of(name: str, folder: Path, *, beside: str = "", byte: int = 0xFF) -> P
     return target
 
 
-def with_runpath(library: Path) -> None:
+IGNORED = 21
+"""DT_DEBUG, which the loader ignores in a library."""
+
+
+def with_runpath(library: Path, tag: int = 29) -> None:
     """Turn the DT_RPATH of a library's file into a DT_RUNPATH, as the wheel of NVRTC 12.8 has: it is searched after
-    LD_LIBRARY_PATH."""
+    LD_LIBRARY_PATH; or into another tag."""
     content = bytearray(library.read_bytes())
     (segments,) = struct.unpack_from("<Q", content, 32)
     for at in range(segments, segments + 56 * content[56], 56):
         kind, _flags, offset, _address, _physical, size = struct.unpack_from("<IIQQQQ", content, at)
         for entry in range(offset, offset + size if kind == 2 else offset, 16):
             if struct.unpack_from("<Q", content, entry) == (15,):
-                struct.pack_into("<Q", content, entry, 29)
+                struct.pack_into("<Q", content, entry, tag)
     library.write_bytes(content)

@@ -101,7 +101,7 @@ SOURCE_OPTIONS = {
     ),
     "depends": (
         "none",
-        "additional inputs of the key: plain values, or Paths, whose content counts",
+        "additional inputs of the key: plain values, or Paths of files (CUDA C++: and folders), whose content counts",
         "cached_kernel(SOURCE, depends=[VERSION, Path('table.bin')])",
     ),
     "keep_ptx": ("`True`", "store the PTX beside the cubin", "cached_kernel(SOURCE, keep_ptx=False)"),

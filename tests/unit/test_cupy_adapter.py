@@ -216,11 +216,18 @@ def test_header_is_followed_within_a_process(cupy: Compiler, tmp_path: Path) -> 
     assert cupy.compile(VALUED, (f"-I{tmp_path}",)) != before
 
 
-@pytest.mark.parametrize("text", [PLAIN.replace("1", "sizeof(__TIME__)"), f"#define NOW __DATE__\n{PLAIN}"])
-def test_source_that_uses_the_time_is_not_stored(cupy: Compiler, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (PLAIN.replace("1", "sizeof(__TIME__)"), ()),
+        (f"#define NOW __DATE__\n{PLAIN}", ()),
+        (PLAIN.replace("1", "sizeof(NOW)"), ("-DNOW=__TIME__",)),
+    ],
+)
+def test_source_that_uses_the_time_is_not_stored(cupy: Compiler, text: str, options: tuple[str, ...]) -> None:
     """CuPy itself would return the date of an earlier day."""
     with pytest.warns(KCacheWarning, match="cupy:plain is not cached: it uses __DATE__"):
-        cupy.compile(text)
+        cupy.compile(text, options)
 
     assert list(numba_kcache.entries()) == []
 

@@ -230,3 +230,15 @@ def test_file_of_depends_that_changes_during_the_compile_stores_nothing(change: 
             kernel.compile()
 
     assert cache.info().entries == 0
+
+
+def test_folder_of_depends_counts_by_its_files(tmp_path: Path) -> None:
+    """Each file in it counts by its relative name and content, as for `get_or_build`."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.bin").write_bytes(b"1")
+    keys = [cached_kernel(EMPTY, arch="sm_90", depends=[tmp_path / "data"]).key()]
+    for name, content in (("a.bin", b"2"), ("b.bin", b"")):
+        (tmp_path / "data" / name).write_bytes(content)
+        keys.append(cached_kernel(EMPTY, arch="sm_90", depends=[tmp_path / "data"]).key())
+
+    assert len(set(keys)) == 3

@@ -106,6 +106,49 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "LD_LIBRARY_PATH"])
+def test_link_to_another_toolkit_makes_the_record_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """An upgrade turns the link `/usr/local/cuda`, and may leave the toolkit that it led to, with its headers."""
+    monkeypatch.setattr(libraries, "called", set())
+    monkeypatch.setattr(libraries, "toolchain_surroundings", lambda: ((), variables(TOOLCHAIN_VARIABLES)))
+    link, home = tmp_path / "cuda", lambda: str((tmp_path / "cuda").resolve())
+    for version in ("13.0", "13.5"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "libnvrtc.so.13").write_text(version)
+    monkeypatch.setattr(locating, "locate", lambda name, _library: f"{home()}/libnvrtc.so.13")
+    monkeypatch.setattr(locating, "header_folders", lambda _nvrtc: [f"{home()}/include"])
+    monkeypatch.setenv(variable, str(link))
+    records = Records()
+    for version in ("13.0", "13.5", "13.0"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(version)
+        toolchain = records.toolchain()
+
+        builds, _versions = toolchain.identify(["nvrtc"], ()) or ({}, {})
+        assert builds == {"nvrtc": f"sha256:{hashlib.sha256(version.encode()).hexdigest()}"}
+        assert toolchain.include_dirs() == (str(tmp_path / version / "include"),)
+        toolchain.settle()
+
+
+def test_headers_are_searched_again_with_another_nvrtc(
+    located: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The toolkit's headers are found beside its NVRTC, by links that only the system's loader follows."""
+    records, found = Records(), ["/usr/local/cuda-13.0/include"]
+    monkeypatch.setattr(locating, "header_folders", lambda _nvrtc: list(found))
+    first = records.toolchain()
+    assert first.include_dirs() == tuple(found)
+    first.settle()
+    found[:] = ["/usr/local/cuda-13.5/include"]
+    grow(located["nvrtc"])
+    again = records.toolchain()
+    again.identify(NAMES, ())
+
+    assert again.include_dirs() == tuple(found)
+
+
 @pytest.mark.parametrize("change", [grow, touch, replace_in_place, install_beside])
 def test_change_of_any_file_or_folder_makes_the_record_void(
     located: dict[str, Path], change: Callable[[Path], None]
@@ -124,6 +167,22 @@ def test_change_of_any_file_or_folder_makes_the_record_void(
     found = records.toolchain().library("nvJitLink")
     assert found is not None
     assert found.build == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_change_beside_the_compilers_is_looked_at_once(
+    located: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the installation of another package, the first process searches, and the next ones do not, even if none of
+    them compiles anything."""
+    records = Records()
+    for change in (install_beside, str):
+        toolchain = records.toolchain()
+        toolchain.identify(NAMES, ())
+        toolchain.settle()
+        change(located["nvrtc"])
+    monkeypatch.setattr(locating, "locate", never)
+
+    assert records.toolchain().identify(NAMES, (), looks=False)
 
 
 def test_library_that_is_gone_is_not_remembered(located: dict[str, Path]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from numba_kcache.errors import OptionError
 from numba_kcache.frontends import cached_kernel
 from numba_kcache.frontends.source import define_path, define_text, returns_source
-from numba_kcache.frontends.source.inputs import read_link_inputs
+from numba_kcache.frontends.source.inputs import listed, read_link_inputs
 from numba_kcache.model import FILE_WORDS
 from numba_kcache.model.text import decoded
 from tests.support.compiling import EMPTY, compiled
@@ -418,7 +418,7 @@ def test_linkable_code_of_numba_is_read() -> None:
 def test_link_input_is_refused(links: Any, says: str) -> None:
     """An input that cannot be linked is named."""
     with pytest.raises(OptionError, match=says):
-        read_link_inputs(links, "/nowhere")
+        read_link_inputs(listed({"link": links}, "link"), "/nowhere")
 
 
 def test_names_that_differ_by_a_counter_change_the_key() -> None:

@@ -519,9 +519,12 @@ def test_signature_that_is_none(signature: str) -> None:
 # -- the compiler itself ----------------------------------------------------------------------------------------
 
 
-def test_compiler_is_told_to_keep_no_cache_and_no_stack_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--no-cache` avoids cuInit and NVRTC's own cache. `--modify-stack-limit=false` leaves the host process's limit
-    alone."""
+@pytest.mark.parametrize("version", [(12, 9), (12, 8)])
+def test_compiler_is_told_to_keep_no_cache_and_no_stack_limit(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int]
+) -> None:
+    """`--no-cache` avoids cuInit and NVRTC's own cache, which came with 12.9: an earlier NVRTC refuses the flag.
+    `--modify-stack-limit=false` leaves the host process's limit alone."""
     told: list[list[bytes]] = []
     real = nvrtc.function
 
@@ -533,10 +536,12 @@ def test_compiler_is_told_to_keep_no_cache_and_no_stack_limit(monkeypatch: pytes
         return listening if name == "CompileProgram" else real(name, *returns)
 
     monkeypatch.setattr(nvrtc, "function", function)
+    monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: version)
     build(EMPTY)
 
     assert told
-    assert all({b"--no-cache", b"--modify-stack-limit=false", b"-arch=sm_90"} <= set(words) for words in told)
+    assert all({b"--modify-stack-limit=false", b"-arch=sm_90"} <= set(words) for words in told)
+    assert {b"--no-cache" in words for words in told} == {version == (12, 9)}
 
 
 AFTER_A_FAILURE = """

@@ -9,8 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...engine.built import content_of
 from ...errors import OptionError, why_of
-from ...keys import Plain, encode, sha256
+from ...keys import Plain, encode
 from ...model import LinkInput
 from ...model.text import check_text, decoded, plain
 from ...toolchain import file_identities
@@ -42,7 +43,7 @@ def decode_source(text: str | bytes, label: str) -> str:
     return letters
 
 
-def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
+def read_link_inputs(links: Sequence[Any], base_dir: str) -> tuple[LinkInput, ...]:
     """Read every link input, in order.
 
     Args:
@@ -52,8 +53,6 @@ def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
     Raises:
         OptionError: One is of an unknown kind or cannot be read.
     """
-    if isinstance(links, (str, bytes)) or not hasattr(links, "__iter__"):
-        raise OptionError(f"cannot use link={links!r}", "it is not a list", "write link=['device.cu']")
     return tuple(_link_input(each, base_dir) for each in links)
 
 
@@ -116,11 +115,7 @@ class Depends:
         paths = iter(self._paths)
         for each in self._given:
             if isinstance(each, os.PathLike):
-                try:
-                    with open(next(paths), "rb") as file:
-                        found.append({"sha256": sha256(file.read()).hexdigest()})
-                except (OSError, ValueError) as error:
-                    raise OptionError(f"cannot read depends={str(each)!r}", why_of(error), "correct the path") from None
+                found.append({"sha256": content_of(next(paths))})
             else:
                 try:
                     encode(each)
