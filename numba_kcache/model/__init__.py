@@ -61,17 +61,20 @@ else:
         def __new__(cls, /, *values: Any, **named: Any) -> Any:
             fields = cls._fields
             if named or len(values) != len(fields):
-                given = cls._field_defaults | dict(zip(fields, values, strict=False)) | named
-                if len(values) + len(named) > len(fields) or given.keys() != {*fields}:
+                given, rest = cls._field_defaults | named, fields[len(values) :]
+                if len(values) > len(fields) or not named.keys() <= {*rest} <= given.keys():
                     raise TypeError(f"{cls.__name__}.__new__() takes {', '.join(fields)}, not {values} and {named}")
-                values = map(given.__getitem__, fields)
+                values += tuple(map(given.__getitem__, rest))
             return tuple.__new__(cls, values)
 
         def _asdict(self) -> dict[str, Any]:
             return dict(zip(self._fields, self, strict=True))
 
         def _replace(self, /, **changed: Any) -> Any:
-            return self.__class__(**dict(zip(self._fields, self, strict=True)) | changed)
+            made = tuple.__new__(self.__class__, map(changed.pop, self._fields, self))
+            if changed:
+                raise TypeError(f"{self.__class__.__name__} has no {', '.join(changed)}")
+            return made
 
         __replace__ = _replace
 

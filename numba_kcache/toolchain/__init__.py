@@ -121,8 +121,8 @@ class Toolchain:
             record = self._remembered(is_checked=True)
             rows = [record.libraries.get(name) for name in libraries]
             known = [record.versions.get(name) for name in distributions]
-            files: list[Any] = [row and row[0] for row in rows] + [row and row[2] for row in known]
-            found = dict(zip((*libraries, *distributions), file_identities(files), strict=True))
+            files: list[Any] = [row and row[0] for row in rows]
+            found = dict(zip(libraries, file_identities(files), strict=True))
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
             for name, row in zip(libraries, rows, strict=True):
@@ -136,8 +136,8 @@ class Toolchain:
             for name, row in zip(distributions, known, strict=True):
                 if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     versions[name] = self._imported(name)
-                elif row is not None and row[3:] == found[name]:
-                    versions[name] = row[0]
+                elif row is not None and (row[1] in self._folders or [row[3:]] == file_identities([row[2]])):
+                    versions[name] = row[0]  # an installer that replaces it changes the folder, which is watched
                 elif looks:
                     versions[name] = self.version(name)
                 else:
