@@ -120,20 +120,19 @@ class Toolchain:
         with self._lock:
             record = self._remembered(is_checked=True)
             rows = [record.libraries.get(name) for name in libraries]
-            known = [record.versions.get(name) for name in distributions]
-            files: list[Any] = [row and row[0] for row in rows]
-            found = dict(zip(libraries, file_identities(files), strict=True))
+            found = file_identities([row[0] if row else None for row in rows])
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
-            for name, row in zip(libraries, rows, strict=True):
-                if row is not None and row[2:] == found[name] and name not in called:
+            for name, row, identity in zip(libraries, rows, found, strict=True):
+                if row is not None and row[2:] == identity and name not in called:
                     builds[name] = row[1]
                 elif looks or name in called:
                     library = self._library(name, row)
                     builds[name] = library.build if library else None
                 else:
                     return None
-            for name, row in zip(distributions, known, strict=True):
+            for name in distributions:
+                row = record.versions.get(name)
                 if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     versions[name] = self._imported(name)
                 elif row is not None and (row[1] in self._folders or [row[3:]] == file_identities([row[2]])):
