@@ -71,10 +71,8 @@ else:
             return dict(zip(self._fields, self, strict=True))
 
         def _replace(self, /, **changed: Any) -> Any:
-            made = tuple.__new__(self.__class__, map(changed.pop, self._fields, self))
-            if changed:
-                raise TypeError(f"{self.__class__.__name__} has no {', '.join(changed)}")
-            return made
+            values = [*map(changed.pop, self._fields, self)]
+            return self.__class__(*values, **changed)
 
         __replace__ = _replace
 

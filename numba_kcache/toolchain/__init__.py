@@ -90,6 +90,8 @@ class Toolchain:
         is_dirty: An identity was found that is not on record; `settle` saves it.
     """
 
+    is_dirty: bool
+
     def __init__(
         self,
         load: Callable[[str], dict[str, Any] | None],
@@ -97,7 +99,6 @@ class Toolchain:
         private: Callable[[], str] = str,
     ) -> None:
         self.load, self.save_record, self._private = load, save, private
-        self.is_dirty: bool = False
         self.after_fork()
         self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None
@@ -124,7 +125,7 @@ class Toolchain:
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
             for name, row, identity in zip(libraries, rows, found, strict=True):
-                if row is not None and row[2:] == identity and name not in called:
+                if row and row[2:] == identity and name not in called:
                     builds[name] = row[1]
                 elif looks or name in called:
                     library = self._library(name, row)
@@ -135,7 +136,7 @@ class Toolchain:
                 row = record.versions.get(name)
                 if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     versions[name] = self._imported(name)
-                elif row is not None and (row[1] in self._folders or [row[3:]] == file_identities([row[2]])):
+                elif row and (row[1] in self._folders or [row[3:]] == file_identities([row[2]])):
                     versions[name] = row[0]  # an installer that replaces it changes the folder, which is watched
                 elif looks:
                     versions[name] = self.version(name)
@@ -151,7 +152,8 @@ class Toolchain:
                 record = self._remembered()
                 facts = _facts(record)
                 if self._has_loaded or facts != self._facts:
-                    self.is_dirty, self._facts = False, facts
+                    self.is_dirty = False
+                    self._facts = facts
                     self.save_record(self._name, record._asdict())
 
     def after_fork(self) -> None:
@@ -174,22 +176,17 @@ class Toolchain:
             ran = loaded_library(name)
             if ran is not None:
                 self._has_loaded = True
-                if (
-                    name == "nvrtc-builtins"
-                    and row is not None
-                    and ran[0] != row[0]
-                    and ran[0] != os.path.realpath(row[0])
-                ):
+                if name == "nvrtc-builtins" and row and ran[0] != row[0] and ran[0] != os.path.realpath(row[0]):
                     # the installed NVRTC opens others than those beside it, as by LD_LIBRARY_PATH: record them
                     nvrtc, (identity,) = self._remembered().libraries.get("nvrtc"), file_identities(ran[:1])
                     if nvrtc and identity and (loaded_library("nvrtc") or ran)[0] == os.path.realpath(nvrtc[0]):
                         self._keep("libraries", name, [ran[0], build_of(ran[0]), *identity])
                 return Library(name, *ran)
-        path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
+        path = row[0] if row and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
         if not path or not identity:
             return None
-        if row is None or row[0] != path or row[2:] != identity:
+        if not row or row[0] != path or row[2:] != identity:
             row = [path, build_of(path), *identity]
             self._keep("libraries", name, row)
         return Library(name, path, row[1])
