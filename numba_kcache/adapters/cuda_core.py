@@ -135,8 +135,7 @@ class Programs:
         return [each.key for each in self._session().local.entries() if own in str(each.attributes)]
 
     def _session(self) -> Session:
-        found: Session = process_session() if self._cache is None else self._cache.session
-        return found
+        return process_session() if self._cache is None else self._cache.session
 
     def _wanted(self, key: bytes, label: str = _LABEL) -> Wanted:
         session = self._session()

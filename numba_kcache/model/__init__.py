@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 else:
     from collections import _tuplegetter
 
+    _field = functools.cache(_tuplegetter)  # classes share them: each object takes time again when the process ends
+
     class NamedTuple(tuple):
         """The base of this package's named tuples, whose subclasses are written like those of `typing.NamedTuple`.
 
@@ -56,7 +58,7 @@ else:
                 cls._fields = cls.__match_args__ = fields
                 cls._field_defaults = {each: cls.__dict__[each] for each in fields if each in cls.__dict__}
                 for at, each in enumerate(fields):
-                    setattr(cls, each, _tuplegetter(at, None))
+                    setattr(cls, each, _field(at, None))
 
         def __new__(cls, /, *values: Any, **named: Any) -> Any:
             fields = cls._fields

@@ -174,7 +174,7 @@ class Toolchain:
             from .loaded import loaded_library
 
             ran = loaded_library(name)
-            if ran is not None:
+            if ran:
                 self._has_loaded = True
                 if name == "nvrtc-builtins" and row and ran[0] != row[0] and ran[0] != os.path.realpath(row[0]):
                     # the installed NVRTC opens others than those beside it, as by LD_LIBRARY_PATH: record them
