@@ -154,7 +154,8 @@ def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
             encoded = b"s" + len(of_value).to_bytes(8, "big") + of_value
         else:
             encoded = encode(value)
-        made.append(Component(name, b"s" + len(text).to_bytes(8, "big") + text + encoded, value))
+        fields = name, b"s" + len(text).to_bytes(8, "big") + text + encoded, value
+        made.append(tuple.__new__(Component, fields))  # its own constructor takes three times as long
     return tuple(made)
 
 

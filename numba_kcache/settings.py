@@ -298,8 +298,8 @@ def import_path() -> list[str]:
 
 def variables(names: Collection[str]) -> dict[str, str]:
     """The values, by name, of those environment variables in `names` that are set."""
-    found = [each for each in os.environ if each in names]  # a name that is missing costs `os.environ` two exceptions
-    return {name: os.environ[name] for name in sorted(found)}
+    held = getattr(os.environb, "_data", os.environb)  # `os.environb` itself raises twice for a name that is missing
+    return {name: os.fsdecode(held[name.encode()]) for name in names if name.encode() in held}
 
 
 def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:

@@ -15,6 +15,7 @@ Source      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,6 @@ from ..headers.lookup import headers_of
 from ..headers.observer import Event, Mark, begin_observing, unobservable
 from ..headers.record import read_elsewhere
 from ..headers.roots import HeaderSearch
-from ..keys import sha256
 from ..toolchain import load_compilers
 from ..toolchain.loaded import mapped_handle
 
@@ -39,8 +39,8 @@ _ROWS_LIMIT = 1024
 _MADE_BY_NVRTC = b"\x7fELF\x02", b"//\n//", b"\xedCN\x7f"
 """The beginnings of a cubin, of PTX and of LTO-IR."""
 
-_rows: dict[tuple[bytes, bytes], Mapping[str, Any]] = {}
-"""The headers of programs that this process stored or found, by their keys and the digests of their code."""
+_rows: dict[tuple[bytes, int], Mapping[str, Any]] = {}
+"""The headers of programs that this process stored or found, by their keys and the hashes of their code."""
 
 
 class Programs:
@@ -109,7 +109,7 @@ class Programs:
 
     def _read(self, name: bytes, code: bytes, since_ns: int, events: list[Event] | None) -> HeadersRead:
         """The headers of a program: those that NVRTC read on this thread since its look-up, or those known of it."""
-        row = None if events else _rows.get((name, sha256(code).digest()))
+        row = None if events else _rows.get((name, hash(code)))
         if row is not None:
             return headers_of(row)
         if events is None and code.startswith(_MADE_BY_NVRTC):
@@ -135,12 +135,13 @@ class Programs:
         return [each.key for each in self._session().local.entries() if own in str(each.attributes)]
 
     def _session(self) -> Session:
-        found: Session = process_session() if self._cache is None else self._cache.session
-        return found
+        return process_session() if self._cache is None else self._cache.session
 
     def _wanted(self, key: bytes, label: str = _LABEL) -> Wanted:
         session = self._session()
-        load_compilers(each for each in _LIBRARIES if mapped_handle(each))  # those that cuda.core calls
+        # cuda.core has decided whether it calls nvJitLink before it makes a key that depends on it
+        calls_linker = getattr(sys.modules.get("cuda.core._linker"), "_use_nvjitlink_backend", True)
+        load_compilers(each for each in _LIBRARIES[: 1 + bool(calls_linker)] if mapped_handle(each))
         builds = session.toolchain.identify(_LIBRARIES, ())
         compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
         return Wanted(session, {"compilers": compilers, _LABEL: key}, label, _search())
@@ -149,7 +150,7 @@ class Programs:
 def _keep_row(name: bytes, code: bytes, row: Mapping[str, Any]) -> None:
     if len(_rows) >= _ROWS_LIMIT:
         _rows.clear()
-    _rows[name, sha256(code).digest()] = row
+    _rows[name, hash(code)] = row
 
 
 def _search() -> HeaderSearch:

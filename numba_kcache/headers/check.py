@@ -100,11 +100,7 @@ class Checking:
         self.stats: dict[Place, FileStat] = {}
         self.toolkit: Toolkit | None = None
         self._roots, self._now_ns = roots, now_ns
-        self._paths = [
-            *(folder.rstrip("/") + "/" for folder in roots.folders),
-            working_directory() + "/",
-            "",
-        ]  # by root
+        self._paths = _by_root(roots)
         self._digests: dict[FileStat, str] = {}
         self._bytes = 0
 
@@ -129,9 +125,6 @@ class Checking:
 
     def _present(self, known: Transcript) -> Iterator[Mismatch]:
         """Yield each place at which there was nothing, and now is something."""
-        read = {
-            os.path.basename(place.rest) for place in (*known.places, *(known.toolkit.places if known.toolkit else ()))
-        }
         for place, names in known.absent.items():
             folder = self._paths[place.root] + place.rest
             found = _stat(folder)
@@ -146,7 +139,8 @@ class Checking:
                 if _is_file(within + name):
                     if place == (WORKING, "") and self._is_read_elsewhere(within + name, name, known):
                         continue  # a name given to -include leads to the file that it led to, now at once
-                    is_absent = False
+                    is_absent, toolkit = False, known.toolkit.places if known.toolkit else ()
+                    read = {os.path.basename(each.rest) for each in (*known.places, *toolkit)}
                     change = Change.SHADOWED if os.path.basename(name) in read else Change.ANSWER
                     yield Mismatch(change, within + name, ABSENT, "present")
             if is_absent and is_settled_without(names, stat, folder, self._now_ns):
@@ -195,6 +189,11 @@ class Checking:
         return self._digests[stat]
 
 
+def _by_root(roots: Roots) -> list[str]:
+    """The beginning of the paths of places, by their root; those of `WORKING` and `ABSOLUTE` are last."""
+    return [*(folder.rstrip("/") + "/" for folder in roots.folders), working_directory() + "/", ""]
+
+
 def _is_file(path: str) -> bool:
     """Check whether a path leads to something that NVRTC takes as a header: it skips a folder."""
     found = _stat(path)
@@ -227,7 +226,7 @@ def toolkit_now(
         inodes: Device and inode of each file are added.
         read: The stat and answer of each place that a compile has just got.
     """
-    within = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
+    within = _by_root(roots)
     places = [(place, within[place.root] + place.rest) for place in known.places]
     folders = [
         (folder, within[folder.root] + folder.rest) for folder in sorted(known.absent)

@@ -51,7 +51,8 @@ class Unsteady(OSError):
 
 def stat_of(found: os.stat_result) -> FileStat:
     """The fields of a stat that are compared."""
-    return FileStat(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
+    fields = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
+    return tuple.__new__(FileStat, fields)  # its own constructor takes three times as long
 
 
 def read_steady(path: str) -> tuple[FileStat, bytes]:

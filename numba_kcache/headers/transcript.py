@@ -156,8 +156,9 @@ def _answer(value: Any) -> str:
 
 
 def _place(count: int, row: Any, stats: dict[Place, FileStat], fields: int) -> Place:
-    root, rest, *_more = row
-    place, stat = Place(_index(root, count, WORKING), _text(rest)), row[fields:]
+    root, rest, stat = row[0], row[1], row[fields:]
+    _require(type(root) is int and WORKING <= root < count and type(rest) is str)
+    place = tuple.__new__(Place, (root, rest))  # its own constructor takes three times as long
     if stat:
         _require(len(stat) == 5 and all(type(each) is int for each in stat))
         stats[place] = FileStat(*stat)

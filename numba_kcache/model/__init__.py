@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 else:
     from collections import _tuplegetter
 
+    _field = functools.cache(_tuplegetter)  # classes share them: each object takes time again when the process ends
+
     class NamedTuple(tuple):
         """The base of this package's named tuples, whose subclasses are written like those of `typing.NamedTuple`.
 
@@ -56,22 +58,23 @@ else:
                 cls._fields = cls.__match_args__ = fields
                 cls._field_defaults = {each: cls.__dict__[each] for each in fields if each in cls.__dict__}
                 for at, each in enumerate(fields):
-                    setattr(cls, each, _tuplegetter(at, None))
+                    setattr(cls, each, _field(at, None))
 
         def __new__(cls, /, *values: Any, **named: Any) -> Any:
             fields = cls._fields
             if named or len(values) != len(fields):
-                given = cls._field_defaults | dict(zip(fields, values, strict=False)) | named
-                if len(values) + len(named) > len(fields) or given.keys() != {*fields}:
+                given, rest = cls._field_defaults | named, fields[len(values) :]
+                if len(values) > len(fields) or not named.keys() <= {*rest} <= given.keys():
                     raise TypeError(f"{cls.__name__}.__new__() takes {', '.join(fields)}, not {values} and {named}")
-                values = map(given.__getitem__, fields)
+                values += tuple(map(given.__getitem__, rest))
             return tuple.__new__(cls, values)
 
         def _asdict(self) -> dict[str, Any]:
             return dict(zip(self._fields, self, strict=True))
 
         def _replace(self, /, **changed: Any) -> Any:
-            return self.__class__(**dict(zip(self._fields, self, strict=True)) | changed)
+            values = [*map(changed.pop, self._fields, self)]
+            return self.__class__(*values, **changed)
 
         __replace__ = _replace
 

@@ -243,7 +243,7 @@ def _payload_table(table: memoryview) -> list[PayloadRecord]:
         if size_bytes > MAX_TEXT_BYTES.get(name, ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
             raise DamagedEntry(f"payload {name} claims {size_bytes} bytes in {stored_bytes}")
         unpacked += size_bytes
-        records.append(PayloadRecord(name, *rest))
+        records.append(tuple.__new__(PayloadRecord, (name, *rest)))
     if unpacked > MAX_UNPACKED_BYTES:
         raise DamagedEntry(f"its payloads claim {unpacked} bytes")
     return records

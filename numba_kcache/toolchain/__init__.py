@@ -91,6 +91,8 @@ class Toolchain:
         is_dirty: An identity was found that is not on record; `settle` saves it.
     """
 
+    is_dirty: bool
+
     def __init__(
         self,
         load: Callable[[str], dict[str, Any] | None],
@@ -98,7 +100,6 @@ class Toolchain:
         private: Callable[[], str] = str,
     ) -> None:
         self.load, self.save_record, self._private = load, save, private
-        self.is_dirty: bool = False
         self.after_fork()
         self._name, self._folders, self._watched = "", tuple[str, ...](), list[str]()
         self._record: Record | None = None
@@ -120,24 +121,23 @@ class Toolchain:
         with self._lock:
             record = self._remembered(is_checked=True)
             rows = [record.libraries.get(name) for name in libraries]
-            known = [record.versions.get(name) for name in distributions]
-            files: list[Any] = [row and row[0] for row in rows] + [row and row[2] for row in known]
-            found = dict(zip((*libraries, *distributions), file_identities(files), strict=True))
+            found = file_identities([row[0] if row else None for row in rows])
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
-            for name, row in zip(libraries, rows, strict=True):
-                if row is not None and row[2:] == found[name] and name not in called:
+            for name, row, identity in zip(libraries, rows, found, strict=True):
+                if row and row[2:] == identity and name not in called:
                     builds[name] = row[1]
                 elif looks or name in called:
                     library = self._library(name, row)
                     builds[name] = library.build if library else None
                 else:
                     return None
-            for name, row in zip(distributions, known, strict=True):
+            for name in distributions:
+                row = record.versions.get(name)
                 if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     versions[name] = self._imported(name)
-                elif row is not None and row[3:] == found[name]:
-                    versions[name] = row[0]
+                elif row and (row[1] in self._folders or [row[3:]] == file_identities([row[2]])):
+                    versions[name] = row[0]  # an installer that replaces it changes the folder, which is watched
                 elif looks:
                     versions[name] = self.version(name)
                 else:
@@ -171,11 +171,11 @@ class Toolchain:
             ran = loaded_library(name)
             if ran is not None:
                 return Library(name, *ran)
-        path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
+        path = row[0] if row and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
         if not path or not identity:
             return None
-        if row is None or row[0] != path or row[2:] != identity:
+        if not row or row[0] != path or row[2:] != identity:
             row = [path, build_of(path), *identity]
             self._keep("libraries", name, row)
         return Library(name, path, row[1])

@@ -358,6 +358,23 @@ def test_first_look_up_of_a_process_sees_the_compile_that_follows(tmp_path: Path
     assert found == [["miss"], ["hit"], ["miss"], ["hit"]]
 
 
+def test_a_linker_counts_once_cuda_core_calls_it() -> None:
+    """A key of C++ leaves nvJitLink unmapped; after a key of PTX the entries are those of the one that is called."""
+    text = """
+        from cuda.core import ProgramOptions
+        from cuda.core.utils import make_program_cache_key
+        from numba_kcache.adapters import ProgramCache
+        from numba_kcache.toolchain import called
+        programs, options = ProgramCache(), ProgramOptions(arch="sm_90", name="k")
+        for kind, code in (("c++", "//"), ("ptx", ".version 8.0")):
+            key = make_program_cache_key(code=code, code_type=kind, options=options, target_type="cubin")
+            assert programs.get(key) is None
+            print(kind, "nvrtc" in called, "nvJitLink" in called, "libnvJitLink" in open("/proc/self/maps").read())
+    """
+    lines = in_python(textwrap.dedent(text)).splitlines()
+    assert lines == ["c++ True False False", "ptx True True True"]
+
+
 def test_more_look_ups_than_are_remembered_store_no_stale_code(
     open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,6 @@ import os
 import re
 import struct
 import sys
-import sysconfig
 import weakref
 from _frozen_importlib import BuiltinImporter, FrozenImporter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -293,9 +292,8 @@ COOPERATIVE = "needs a cooperative launch"
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""
 
-_PATHS = sysconfig.get_paths()  # once: it takes 80 us
-STANDARD = _PATHS["stdlib"] + os.sep, _PATHS["platstdlib"] + os.sep
-_INSTALLED = tuple(each + folder + os.sep for each in STANDARD for folder in ("site-packages", "dist-packages"))
+STANDARD = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = tuple(STANDARD + folder + os.sep for folder in ("site-packages", "dist-packages"))
 
 _WITHOUT_STATE = frozenset(
     ("__future__", "_collections_abc", "_functools", "_operator", "_struct", "abc", "builtins", "cmath", "collections",
