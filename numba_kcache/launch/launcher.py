@@ -315,7 +315,10 @@ class LoadedModule:
             function where the process sees one device only.
         awaits_numba: One element, true if the module was loaded without Numba and Numba's context is not watched yet.
         numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
+        is_watched_in_mlir: Whether the context of numba-cuda-mlir is watched.
     """
+
+    is_watched_in_mlir = False
 
     def __init__(self, code: Code, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
         self.driver = driver = bindings()
