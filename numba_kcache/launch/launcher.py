@@ -761,6 +761,15 @@ def not_pickled(kernel: str) -> OptionError:
     return OptionError(f"cannot pickle a launch of {kernel}", "it belongs to a context of this process", hint)
 
 
+class Bound(tuple[Any, ...]):
+    """What the launch functions of the C module are bound to, which no other process has: they cannot be pickled."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise not_pickled(self[0].__self__.name)
+
+
 class Launcher:
     """Launches one kernel on one device.
 
@@ -817,16 +826,9 @@ class Launcher:
         if debug_labels is None:
             module = loaded.module
             functions = module.functions = module.functions or _functions_of(module)
-            self.plan = (
-                self._slow,  # the first: a launch is pickled as this tuple, and `__reduce__` refuses
-                native.plan(_HANDLE.pack(self.function) + functions, layout.plan),
-                self._by_name,
-                self.live,
-                module.awaits_numba,
-                module.stays,
-                module.numba_context,
-                module,
-            )
+            plan = native.plan(_HANDLE.pack(self.function) + functions, layout.plan)
+            flags = self.live, module.awaits_numba, module.stays
+            self.plan = Bound((self._slow, plan, self._by_name, *flags, module.numba_context, module))
         self._is_described = self._is_launched = layout.plan is not None
 
     def make_slots(self) -> list[Slot]:
@@ -855,9 +857,6 @@ class Launcher:
             launch: Launch = native.bind(self.plan, shape, handle, stream, None)
             return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
-
-    def __reduce__(self) -> Any:
-        raise not_pickled(self.name)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
         """Make the function that launches a grid of x, y and z blocks; the shape was checked before."""
