@@ -651,6 +651,9 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         shape, strides = interface["shape"], interface.get("strides")
         if strides is not None and len(strides) != len(shape):
             raise ValueError(f"{len(strides)} strides for {len(shape)} axes")
+        if not address and 0 not in shape:
+            hint = "pass the array that holds the memory, or None for a null pointer"
+            raise Unfit("its array interface has elements at the address 0", hint)
         if type(producer := interface.get("stream")) is not int and producer is not None:
             _word(producer, "stream")
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -397,7 +397,7 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
         is_read = (!launch->tensor || launch->tensor->more == type->more) && read_exchange(&view, value, plan, type);
         launch->tensor = type;
         break;
-    case 'I': is_read = read_interface(&view, value, type, row, launch); break;
+    case 'I': is_read = read_interface(&view, value, type, row, launch) && view.address; break;
     case 'D': is_read = !is_exact && read_exporter(&view, value, type, launch); break;
     case 'N': is_read = read_numba(&view, value, type, slot, launch), is_described = false; break;
     case 'P': number = get(type, VALUE, value, n_value); break;
