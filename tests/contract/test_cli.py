@@ -728,9 +728,7 @@ def test_directory_that_does_not_exist_is_said(tmp_path: Path, verb: str, capsys
     assert code == (verb == "verify")
     assert (nowhere in said) is (verb not in ("dir", "config"))
     assert not Path(nowhere).exists()
-    if verb == "verify":
-        assert "from --directory: there is no such directory" in said
-        assert run(Path(nowhere), "verify").returncode == 0
+    assert verb != "verify" or run(Path(nowhere), "verify").returncode == 0
 
 
 NO_PROGRAMS = {
