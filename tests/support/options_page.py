@@ -67,7 +67,11 @@ SOURCE_OPTIONS = {
         "cached_kernel(SOURCE, include_dirs=['include', '../common'])",
     ),
     "max_registers": ("none", "registers per thread, 16 to 255", "cached_kernel(SOURCE, max_registers=64)"),
-    "opt": ("3", "level of optimisation of ptxas and of the linker", "cached_kernel(SOURCE, opt=1)"),
+    "opt": (
+        "3",
+        "level of optimisation of ptxas and of the linker; a level in `options` (`-O2`) counts only without it",
+        "cached_kernel(SOURCE, opt=1)",
+    ),
     "fast_compile": (
         "`False`",
         (
