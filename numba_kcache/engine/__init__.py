@@ -677,7 +677,10 @@ class Lookup:
         return None
 
     def set_aside(self, key: str, reason: str) -> None:
-        """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
+        """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again.
+
+        One that another process has stored in its place since it was read goes with it, at the price of one compile.
+        """
         self.memory.pop(key, None)
         self.refused.add(key)
         self.local.set_aside(key)
