@@ -21,7 +21,6 @@ Source      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "u
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -39,7 +38,7 @@ from ..errors import BundleError, why_of
 from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY, FOLDER, MAX_FILE_BYTES, READ, make_folder_in, open_below
+from ..store import CLOEXEC, DIRECTORY, FOLDER, MAX_FILE_BYTES, READ, make_folder_in, open_below, try_flock
 from .bundle import CHUNK_BYTES, PREFIX, Assembled, Bundle, BundledFile, BundleReport, OpenFile, publish_in, sizes_of
 from .tier import within
 from .trust import Trust
@@ -298,7 +297,7 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
     finally:
         os.close(blobs)
     with suppress(OSError):  # there are no locks, or their owner is stopped: of two tags at once one may be lost
-        within(INDEX_WAIT_S, lambda: fcntl.flock(root, fcntl.LOCK_EX), "it is locked")
+        within(INDEX_WAIT_S, lambda: try_flock(root, waits=True), "it is locked")
     manifests = _read_index(root)["manifests"] if _INDEX in os.listdir(root) else []
     others = [each for each in manifests if _tag_of(each) != tag]
     images = [*others, {**manifest, "annotations": {_REF_NAME: tag}}]

@@ -87,7 +87,7 @@ WAITS = {
     "tiers/image.py os.open": SLOW_IMAGE,
     "tiers/image.py file.read": SLOW_IMAGE,
     "tiers/image.py archive.read": SLOW_IMAGE,
-    "tiers/image.py fcntl.flock": "tests/unit/test_image.py::test_tag_written_at_the_same_time_is_not_lost",
+    "tiers/image.py try_flock": "tests/unit/test_image.py::test_tag_written_at_the_same_time_is_not_lost",
     "tiers/lease.py self._pause": f"{LEASES}::test_lying_server_costs_a_process_five_seconds_in_its_life",
     "tiers/lease.py waited.wait": f"{FLEET}::test_builder_that_ends_is_succeeded_by_exactly_one",
     "tiers/object_store.py obstore.get": SLOW_SERVICE,
