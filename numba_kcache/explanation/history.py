@@ -140,7 +140,6 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
         "history": history_name(subject),
         "python": sys.implementation.cache_tag,
         "created_s": time.time(),
-        "built": built_here(),
         "kinds": subject.kinds,
         "module": module_of(subject.file),
         "components": [each.record() for each in components],
@@ -149,14 +148,6 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
     source = json.dumps(texts).encode()
     kept = {"source": source} if texts and len(source) <= SOURCE_LIMIT_BYTES else {}
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
-
-
-def built_here() -> dict[str, str]:
-    """Describe the system and Python that build an entry, for people; no machine's name, since entries are shared."""
-    import platform
-
-    python = platform.python_implementation() + " " + platform.python_version()
-    return {"system": f"{platform.system()} {platform.release()}", "python": python}
 
 
 def append(store: DiskStore, subject: Subject, row: Mapping[str, Any], family: str) -> None:
