@@ -104,7 +104,7 @@ def row_of(key: str, target: str, request: str) -> StoredRow:
 
 
 _ROW_KINDS = (
-    ("family", str), ("target", str), ("request", str), ("file", str), ("paths", list),
+    ("family", str), ("target", str), ("request", str), ("paths", list),
 )  # fmt: skip
 """Types of the optional fields of a row that this version knows."""
 

@@ -658,7 +658,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is then unknown."""
     program.kernel().compile()  # a kernel without history is not compared with anything
-    monkeypatch.setattr("numba_kcache.explanation.nearest.history_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("numba_kcache.explanation.nearest.read_history", lambda *_: 1 / 0)
     kernel = program.kernel(SAXPY + "//")
     kernel.compile()
 
