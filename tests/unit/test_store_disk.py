@@ -841,7 +841,6 @@ def test_unwritable_tree_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("planted", ["file", "open", "foreign"])
 def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """The name of the directory for host files can be guessed, so its owner and mode are checked."""
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(folders, "LOCAL_PARENT", str(tmp_path))
     place = Path(folders.local_directory("files"))
     if planted == "file":
