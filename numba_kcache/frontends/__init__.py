@@ -1355,7 +1355,6 @@ def cached_kernel(thing: Any = None, name: Any = None, /, *more: Any, **options:
             device), or a list.
         kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
             from the thing.
-        fast_compile: For development: `"min"`, `"mid"` or `"max"` take less compile time and give slower code (False).
         fastmath, lineinfo, debug, lto: The compilers' options of these names (False).
         std: The language standard, `"c++17"` (NVRTC's).
         defines, include_dirs: Macros, a mapping to `str`, `int` or `None`; folders that are searched for headers.

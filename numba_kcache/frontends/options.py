@@ -62,7 +62,6 @@ class ModuleOptions(CommonOptions, total=False):
     defines: Mapping[str, str | int | None] | None
     include_dirs: Sequence[str | os.PathLike[str]] | None
     options: Sequence[str] | None
-    fast_compile: Literal[False, "min", "mid", "max"] | None
     carveout: int | str | None
 
 

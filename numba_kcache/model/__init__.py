@@ -851,7 +851,6 @@ class CompileOptions(NamedTuple):
     opt: int = 3
     flags: tuple[str, ...] = ()
     keep_ptx: bool = True
-    fast_compile: str | bool = False
     base_dir: str = ""
 
     @property

@@ -135,7 +135,6 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "cached_kernel(SAXPY, carveout=200)",
         'cached_kernel(SAXPY, cache="/tmp/cache")',
         'cached_kernel(SAXPY, depends=[object()]).compile("sm_90")',
-        'cached_kernel(SAXPY, lto=True, fast_compile="max")',
         'cached_kernel(lambda x: None, std="c++17")',
         'cached_kernel(lambda x: None).compile("sm_90")',
         "cached_kernel(SAXPY, maxrregcount=32)",

@@ -72,21 +72,12 @@ SOURCE_OPTIONS = {
         "level of optimisation of ptxas and of the linker; a level in `options` (`-O2`) counts only without it",
         "cached_kernel(SOURCE, opt=1)",
     ),
-    "fast_compile": (
-        "`False`",
-        (
-            'for development: `"min"`, `"mid"` or `"max"` (`--Ofast-compile`) take less time to compile and give '
-            "slower code. It saves much if ptxas takes most of the time, nothing if headers do. It changes the "
-            "code, so it is in the key; not with `lto`"
-        ),
-        "cached_kernel(SOURCE, fast_compile='mid')",
-    ),
     "options": (
         "none",
         (
             "raw NVRTC flags, in this order; `-I` and `-O` stand for `include_dirs` and `opt`; a flag whose "
             "effect the cache does not know makes the kernel uncacheable unless `depends=` declares what the flag "
-            "reads"
+            "reads; `--Ofast-compile=max` takes less time to compile and gives slower code"
         ),
         "cached_kernel(SOURCE, options=['--restrict', '--diag-suppress=177'])",
     ),

@@ -49,7 +49,7 @@ class ModuleDefinition(SourceDefinition):
                 "its kernels cannot be linked one by one",
                 "give CUDA C++ or LTO-IR, or leave out lazy=True",
             )
-        for unfit in ("link", "lto", "fast_compile") if module.lazy else ():
+        for unfit in ("link", "lto") if module.lazy else ():
             if options.get(unfit):
                 why = (
                     "a lazy module is always linked from LTO-IR"
