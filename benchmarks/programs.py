@@ -361,9 +361,7 @@ def installed_decorator(cuda: Any) -> Any:
 our_functions, numba_kernels = python_kernels(our_decorator), python_kernels(their_decorator)
 installed = python_kernels(installed_decorator)
 our_mlir, mlir_kernels = (python_kernels(each, "numba_cuda_mlir") for each in (our_decorator, their_decorator))
-stand_in, mlir_stand_in = (python_kernels(jit, module) for module in ("numba_kcache", "numba_kcache.mlir"))
-STAND_INS = (stand_in, mlir_stand_in)
-"""Systems that import `cuda` of this package, so that a warm process does not import a Numba."""
+stand_in = python_kernels(jit, "numba_kcache")  # imports `cuda` of this package: a warm process imports no Numba
 
 
 def triton_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
@@ -421,7 +419,7 @@ class Program(NamedTuple):
         value = N if self.system is reduction else 2.0 + self.count if launches else 1.0
         require(float(library.host(y)[0]) == value)
         has_numba = {"numba", "numba_cuda_mlir"} & sys.modules.keys()
-        assert not (self.system in STAND_INS and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
+        assert not (self.system is stand_in and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
         ended("result")
 
 
