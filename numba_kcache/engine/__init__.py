@@ -853,7 +853,7 @@ class Session(Lookup):
 
     # -- explaining ---------------------------------------------------------------------------------
 
-    def explain(self, request: Request, *, asks_why: bool = True) -> Explanation:
+    def explain(self, request: Request) -> Explanation:
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
         from copy import copy
 
@@ -862,7 +862,7 @@ class Session(Lookup):
         reader = copy(self)  # renews no times of use and saves no record of compilers, as other threads go on doing
         reader.local = self.local.peeking
         reader.toolchain = self.toolchain.peeking(reader.local.get_record)
-        found = explain(reader, request, asks_why=asks_why)
+        found = explain(reader, request)
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------

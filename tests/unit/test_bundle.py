@@ -603,16 +603,6 @@ def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> 
     assert (report.readonly, report.bytes_written, report.errors) == (True, 0, 0)
 
 
-def test_explanation_names_the_older_target_that_a_launch_takes(bundle: Path, tmp_path: Path) -> None:
-    """A miss of exactly sm_86: such a device takes the code for sm_80, and one of sm_75 takes nothing of the bundle."""
-    cache = open_cache(tmp_path / "new")
-    cache.register_bundle(bundle)
-    found = {arch: cached_kernel(EMPTY, cache=cache).explain(arch) for arch in ("sm_86", "sm_75")}
-
-    assert [(each.outcome, each.instead) for each in found.values()] == [("miss", "sm_80"), ("miss", "")]
-    assert "a launch on a device of sm_86 takes the stored entry for sm_80" in str(found["sm_86"])
-
-
 def test_bundle_that_changes_after_it_was_mounted_is_not_believed(bundle: Path, tmp_path: Path) -> None:
     """After the file is overwritten in place, a look-up is a miss with a warning, and the kernel compiles."""
     cache = open_cache(tmp_path / "new")
