@@ -40,7 +40,6 @@ from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
 from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.listing import payload_records
 from numba_kcache.store.writing import FAULT_POINTS
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, assemble, open_bundle, write_bundle
@@ -48,7 +47,7 @@ from numba_kcache.tiers.trust import Trust
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.resolving import resolutions_of
-from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
+from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, payload_records, sealed
 
 NOBODY = Trust(())
 TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
