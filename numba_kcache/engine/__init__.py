@@ -115,7 +115,6 @@ class Request(NamedTuple):
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
         changed: Called after a compile: reads the inputs again, and returns the reason not to store the code if one
             changed; "" if none did.
-        loads_slowly: Whether its compilers take long to load, which a process does once.
         kinds: Returns the kind of reason for each component, by its name or a prefix of it (`"global "`).
         prepare: Imports the modules that `build` needs, while a thread loads the compilers.
         choice: The targets whose code is accepted in its place; None for no others.
@@ -137,7 +136,6 @@ class Request(NamedTuple):
     name: str = ""
     changed: Callable[[], str] = str
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
-    loads_slowly: bool = False
     prepare: Callable[[], object] = str
     choice: Choice | None = None
     make: Callable[[Target, Target | None], Request] | None = None

@@ -484,7 +484,6 @@ def kernel_request(
         file=definition.file,
         name=definition.qualname,
         kinds=component_kinds,
-        loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
