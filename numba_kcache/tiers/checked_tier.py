@@ -211,10 +211,6 @@ class CheckedTier:
         if self._hits() == hits:  # otherwise the hit says that it was waited for
             self._report_wait("another node's build", election.waited_s)
 
-    def close(self) -> None:
-        """Close the tier."""
-        self._asked(self.tier.close, is_awaited=False)
-
     def _timed(self, operation: Callable[[], Result]) -> Result | None:
         start_s = time.perf_counter()
         result = self._asked(operation)
