@@ -1301,7 +1301,7 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
         return
     if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
         return
-    why = cache.local.prepare()
+    why = cache.local.obstacle()
     if why:
         hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
         raise KCacheError(f"cannot {what}", f"{cache.local.directory} cannot be used: {why}", hint)
@@ -1313,7 +1313,7 @@ def require_lasting(cache: Lookup, what: str) -> None:
     Raises:
         KCacheError: New entries would be kept only in memory, or nowhere, and the mode is not off.
     """
-    why, place = cache.local.prepare(), cache.local.place
+    why, place = "" if cache.local.readonly else cache.local.obstacle(), cache.local.place
     if (why or not place) and cache.settings.mode != "off":
         where = f"{place} cannot be used" if place else "kernels would be kept in the memory of this process alone"
         hint = "name a directory to write to: --directory, or NUMBA_KCACHE_DIR"

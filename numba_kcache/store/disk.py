@@ -198,10 +198,6 @@ class DiskStore:
 
         return self._obstacle or unwritable(self.tree)
 
-    def prepare(self) -> str:
-        """Make the directory if need be. Returns the reason why entries cannot be written to it, or ""."""
-        return "" if self.readonly else self._obstacle or self.writer.prepare()
-
     # Reading
 
     def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:

@@ -700,7 +700,7 @@ def test_directory_of_another_user_is_refused(root: Path) -> None:
     (event,) = events
     assert "12345" in event.fields["error"]
     assert "in memory only" in event.fields["error"]
-    assert (store.place, "12345" in store.obstacle(), "12345" in store.prepare()) == ("", True, True)
+    assert (store.place, "12345" in store.obstacle()) == ("", True)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
@@ -1023,7 +1023,6 @@ def test_obstacle_is_found_without_a_trace(root: Path) -> None:
     assert list(root.parent.iterdir()) == []
     store.put(small_entry(1))
     assert store.obstacle() == ""
-    assert store.prepare() == ""
 
 
 def test_folder_that_another_process_makes_first_is_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
