@@ -7,8 +7,8 @@ Method      Pairs of fresh processes run one after the other, in alternating ord
             C++, or includes cuda_fp16.h. "31 of a module", "300 of a module": kernels of one source, each launched,
             compared with RawModule. "31 sources": one kernel in each, compared with 31 RawKernels. "Numba", "torch",
             "numba-cuda-mlir", "cuda.compute": the other program has the same arrays and no kernel or reduction.
-            "without import", "with import": `cuda` is the stand-in, or Numba's own; the other program has the same
-            arrays and no kernel, or a cached kernel in CUDA C++ on memory of the driver.
+            "without import": `cuda` is the stand-in; the other program has the same arrays and no kernel, or a cached
+            kernel in CUDA C++ on memory of the driver.
             "cache=True": the other program uses the package's own cache. Warm: earlier processes filled the caches.
             Cold: every process has an empty folder for its caches. "Copied": the arrays are copied from the host.
             Otherwise CuPy fills them by its own kernel. With an empty cache CuPy compiles that kernel, so NVRTC is
@@ -56,12 +56,6 @@ WITH_CUPY = {
     "300 of a module": of_cupy(programs.our_module, programs.cupy_module, count=300),
     "31 sources": of_cupy(programs.ours, programs.cupy_kernels, count=31),
 }  # fmt: skip
-BY_IMPORT = {
-    "Numba without import": programs.stand_in,
-    "Numba with import": programs.our_functions,
-    "numba-cuda-mlir without import": programs.mlir_stand_in,
-    "numba-cuda-mlir with import": programs.our_mlir,
-}
 BARE = Program("driver", programs.bare)
 PAIRS = {
     "cubin": Pair(Program("driver", programs.ours), BARE),
@@ -73,20 +67,13 @@ PAIRS = {
     "cuda.compute": Pair(Program("compute", programs.reduction), Program("compute")),
     "Numba cache=True": Pair(Program("numba", programs.numba_kernels), Program("numba")),
     "numba-cuda-mlir cache=True": Pair(Program("mlir", programs.mlir_kernels), Program("mlir")),
-    **{
-        f"{name}, {library}": Pair(Program(library.lower(), system), Program(library.lower()))
-        for library in ("CuPy", "torch")
-        for name, system in BY_IMPORT.items()
-    },
+    "Numba without import, CuPy": Pair(Program("cupy", programs.stand_in), Program("cupy")),
     "Numba without import, CUDA C++": Pair(Program("driver", programs.stand_in), Program("driver", programs.ours)),
-    "numba-cuda-mlir without import, CUDA C++": Pair(
-        Program("driver", programs.mlir_stand_in), Program("driver", programs.ours)
-    ),
     **{f"cold {name}": pair._replace(is_cold=True) for name, pair in WITH_CUPY.items()},
 }
 MAIN = (
     "cubin", "RawKernel", "300 of a module", "31 sources", "Numba without import, CuPy",
-    "Numba without import, CUDA C++", "numba-cuda-mlir without import, CuPy",
+    "Numba without import, CUDA C++",
 )  # fmt: skip
 """The pairs that an aim needs: they get `--pairs`, other warm ones `--others`."""
 SIDES = ("ours", "other")
@@ -124,8 +111,7 @@ def both(name: str, number: int, folders: Folders) -> dict[str, float]:
 
 
 def measure(result: Result, arguments: Arguments) -> None:
-    usual = [name for name in PAIRS if not (arguments.quick and name.endswith(", torch"))]  # torch takes seconds
-    chosen = set(arguments.only.split(";") if arguments.only else usual) - set(vars(arguments)["except"].split(";"))
+    chosen = set(arguments.only.split(";") if arguments.only else PAIRS) - set(vars(arguments)["except"].split(";"))
     end = time.monotonic() + arguments.within
     with Folders() as folders:
         result.take("the cubin of the bare system", "cubin", folder=folders("warm"))

@@ -5,12 +5,11 @@ Method      Each sample is a fresh process that runs every kernel once, one afte
             "process" is the whole process. A system is this package, or another one with its own cache. Cold: that
             cache is empty. Warm: an earlier process filled it. numba_kcache runs on raw memory with
             `__cuda_array_interface__` and on CuPy's arrays, without Numba, and on Numba's arrays. "module" and
-            RawModule have all kernels in one source; Warp compiles one file to a module. With a header, the source
-            includes and uses cuda_fp16.h (CUDA C++ only). Numba, Triton and Warp read their kernels from a file with as
-            many functions. torch.cuda._compile_kernel stores nothing on disk, so its warm start is a cold one. Bytecode
-            is compiled before, as pip does; the driver's own cache is off. Samples of the systems alternate, one
-            process at a time. Cold samples of many kernels run in parallel, one process per system, if there are enough
-            cores.
+            RawModule have all kernels in one source. With a header, the source includes and uses cuda_fp16.h (CUDA C++
+            only). Numba and Triton read their kernels from a file with as many functions. torch.cuda._compile_kernel
+            stores nothing on disk, so its warm start is a cold one. Bytecode is compiled before, as pip does; the
+            driver's own cache is off. Samples of the systems alternate, one process at a time. Cold samples of many
+            kernels run in parallel, one process per system, if there are enough cores.
 Not shown   A cold page cache, a busy node, a network file system; large headers (workloads.py has CUB). Systems that
             are not installed, or not measured for a number of kernels, are listed in the result.
 """
@@ -61,8 +60,6 @@ SYSTEMS = {
     "Numba cache=True": Row("numba", programs.numba_kernels, 31, False, 1),
     "Triton": Row("torch", programs.triton_kernels, 31, False, 1),
     "torch _compile_kernel": Row("torch", programs.torch_kernels, 31, quick=1),
-    "PyCUDA SourceModule": Row("pycuda", programs.pycuda_kernels, 1),
-    "Warp": Row("warp", programs.warp_kernels, 31, False, 1),
 }
 
 

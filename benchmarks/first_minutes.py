@@ -62,12 +62,12 @@ def first_minutes(wheel: Path, words: list[str], text: str, folder: Path) -> dic
 
 def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
-        wheel = Path(arguments.wheel) if arguments.wheel else built(ROOT, folders.root / "dist")
         for heading, words, text in programs()[: 1 if arguments.quick else None]:
             with Folders() as own:
                 try:
-                    result.samples[heading] = first_minutes(wheel.resolve(), words, text, own())
-                except (OSError, ValueError, subprocess.CalledProcessError) as error:  # no network, no space
+                    arguments.wheel = arguments.wheel or str(built(ROOT, folders.root / "dist"))
+                    result.samples[heading] = first_minutes(Path(arguments.wheel).resolve(), words, text, own())
+                except (OSError, ValueError, subprocess.CalledProcessError) as error:  # no network, no uv, no space
                     result.leave_out(heading, str(error)[:200])
             result.write()
 

@@ -93,7 +93,6 @@ def measure_operations(server: RedisServer) -> dict[str, Any]:
         words = f"redis-benchmark -p {server.port} -c 50 -n 100000 -d {size} -t get --csv".split()
         output = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
         found[name] = float(output.split(",")[1].strip('"'))
-    tier.close()
     return found
 
 

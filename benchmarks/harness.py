@@ -193,8 +193,7 @@ class Folders:
 # -- the machine ----------------------------------------------------------------------------------------
 
 DISTRIBUTIONS = (
-    "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "pycuda", "warp-lang",
-    "numpy",
+    "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "numpy",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import compiles, is_pretended, require, say
+from harness import compiles, require, say
 
 N = 1 << 14
 GRID = N // 256, 256
@@ -131,34 +131,6 @@ def of_torch() -> Library:
     return Library(lambda size: torch.ones(size, device="cuda"), torch.cuda.synchronize, lambda y: y.cpu().numpy())
 
 
-def of_pycuda() -> Library:
-    import numpy as np
-    import pycuda.autoprimaryctx
-    from pycuda import driver
-
-    assert pycuda.autoprimaryctx
-    return Library(
-        lambda size: driver.to_device(np.ones(size, np.float32)), driver.Context.synchronize,
-        lambda y: driver.from_device(y, (N,), np.float32),
-    )  # fmt: skip
-
-
-def of_warp() -> Library:
-    import numpy as np
-    import warp as wp
-
-    wp.config.quiet = True
-    wp.config.kernel_cache_dir = os.environ["KC_BENCH_DIR"]
-    wp.init()
-    device = wp.get_preferred_device()
-    assert device.is_cuda or is_pretended(), "Warp finds no GPU"
-
-    def ones(size: int) -> Any:
-        return wp.array(np.ones(size, np.float32), dtype=float, device=device)
-
-    return Library(ones, lambda: wp.synchronize_device(device), lambda y: y.numpy())
-
-
 LIBRARIES: dict[str, Callable[[], Library]] = {
     "driver": of_driver,
     "numba": of_numba,
@@ -167,8 +139,6 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
     "cupy, copied": lambda: of_cupy(is_copied=True),
     "compute": of_compute,
     "torch": of_torch,
-    "pycuda": of_pycuda,
-    "warp": of_warp,
 }
 
 # -- systems of CUDA C++ --------------------------------------------------------------------------------
@@ -269,19 +239,6 @@ def torch_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
         yield launch
 
 
-def pycuda_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    import numpy as np
-    from pycuda.compiler import SourceModule
-
-    def one(number: int, a: float, x: Any, y: Any, n: int) -> None:
-        module = SourceModule(text(number, header), cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
-        operands = np.float32(a), x, y, np.int32(n)
-        module.get_function(f"k{number}")(*operands, block=(GRID[1], 1, 1), grid=(GRID[0], 1))
-
-    for number in numbers:
-        yield lambda *operands, number=number: one(number, *operands)
-
-
 # -- the least that is possible: kernel 1, whose cubin is in a file --------------------------------------
 
 
@@ -340,13 +297,6 @@ TRITON_BODY = """
 def k{number}(a, x, y, n, block: tl.constexpr):
     i = tl.program_id(0) * block + tl.arange(0, block)
     tl.store(y + i, a * tl.load(x + i, mask=i < n) + {number}, mask=i < n)
-"""
-WARP_BODY = """
-
-@wp.kernel
-def k{number}(a: float, x: wp.array(dtype=float), y: wp.array(dtype=float), n: int):
-    i = wp.tid()
-    y[i] = a * x[i] + {number}.0
 """
 
 
@@ -411,21 +361,12 @@ def installed_decorator(cuda: Any) -> Any:
 our_functions, numba_kernels = python_kernels(our_decorator), python_kernels(their_decorator)
 installed = python_kernels(installed_decorator)
 our_mlir, mlir_kernels = (python_kernels(each, "numba_cuda_mlir") for each in (our_decorator, their_decorator))
-stand_in, mlir_stand_in = (python_kernels(jit, module) for module in ("numba_kcache", "numba_kcache.mlir"))
-STAND_INS = (stand_in, mlir_stand_in)
-"""Systems that import `cuda` of this package, so that a warm process does not import a Numba."""
+stand_in = python_kernels(jit, "numba_kcache")  # imports `cuda` of this package: a warm process imports no Numba
 
 
 def triton_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
     for kernel in generated(numbers, TRITON_HEAD, TRITON_BODY):
         yield lambda *operands, kernel=kernel: kernel[GRID[:1]](*operands, block=GRID[1])
-
-
-def warp_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
-    import warp as wp
-
-    for kernel in generated(numbers, "import warp as wp\n", WARP_BODY):
-        yield lambda *operands, kernel=kernel: wp.launch(kernel, dim=N, inputs=[*operands], device=operands[1].device)
 
 
 def reduction(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
@@ -478,7 +419,7 @@ class Program(NamedTuple):
         value = N if self.system is reduction else 2.0 + self.count if launches else 1.0
         require(float(library.host(y)[0]) == value)
         has_numba = {"numba", "numba_cuda_mlir"} & sys.modules.keys()
-        assert not (self.system in STAND_INS and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
+        assert not (self.system is stand_in and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
         ended("result")
 
 

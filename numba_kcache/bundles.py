@@ -247,7 +247,6 @@ def push(session: Session, to: str | None) -> Moved:
             copied[key] = len(data)
     for family, data in _manifests(session, present.union(copied)):
         tier.add_rows(family, *reversed(entry_format.decode_manifest(data, family)))
-    tier.close()
     failed = len(chosen) - len(copied) - len(present)
     return Moved(tier.tier.name, len(copied), sum(copied.values()), len(present), failed)
 
@@ -277,7 +276,6 @@ def pull(session: Session, source: str | None) -> Moved:
         rows = [each for each in tier.get_manifest(family) if each["key"] in copied | present]
         if rows:
             session.local.add_rows(family, *reversed(rows))
-    tier.close()
     return Moved(tier.tier.name, len(copied), size_bytes, len(present), len(keys) - len(present) - len(copied))
 
 

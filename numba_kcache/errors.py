@@ -46,7 +46,8 @@ def in_cells(text: str, path: str) -> str:
 
 def why_of(error: BaseException) -> str:
     """The reason in an error of the system or of a library, without its number; its class if it has no text."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    nameless = "not enough memory" if isinstance(error, MemoryError) else type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or nameless
 
 
 def shorten(error: BaseException) -> None:

@@ -131,8 +131,8 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        own = repr({"resource": _LABEL})[1:-1]
-        return [each.key for each in self._session().local.entries() if own in str(each.attributes)]
+        entries = ((each.key, each.attributes.get("meta")) for each in self._session().local.entries())
+        return [key for key, meta in entries if isinstance(meta, dict) and meta.get("resource") == _LABEL]
 
     def _session(self) -> Session:
         return process_session() if self._cache is None else self._cache.session

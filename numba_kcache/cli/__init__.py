@@ -69,13 +69,13 @@ def _run(parsed: argparse.Namespace) -> int:
         if parsed.directory is not None:
             configure(directory=parsed.directory)
         directory, is_named = process_cache.directory, parsed.directory is not None
-        if directory and not os.path.isdir(directory) and (is_named or parsed.name not in DIAGNOSING):
-            why = "it is not a directory" if os.path.lexists(directory) else "there is no such directory"
-            if os.path.lexists(directory) or (is_named and parsed.name == "verify"):
-                origin = "--directory" if is_named else "NUMBA_KCACHE_DIR"
-                raise KCacheError(f"cannot use {directory} from {origin}", why, "name a folder")
+        is_needed = parsed.name not in DIAGNOSING
+        if os.path.lexists(directory) and not os.path.isdir(directory) and (is_named or is_needed):
+            origin = "--directory" if is_named else "NUMBA_KCACHE_DIR"
+            raise KCacheError(f"cannot use {directory} from {origin}", "it is not a directory", "name a folder")
         result = parsed.verb(process_cache, parsed)
-        if is_named and parsed.name not in DIAGNOSING and not os.path.lexists(directory):
+        is_misspelt = is_named and is_needed and not os.path.lexists(directory)
+        if is_misspelt:
             say(f"numba-kcache: there is no directory {directory}")
         if result is None:
             return 0
@@ -85,7 +85,7 @@ def _run(parsed: argparse.Namespace) -> int:
             columns, rows, right = result.rows or ((), (), ())
             lines = [*(aligned([columns, *rows], right) if columns else ()), *([""] if columns and result.text else ())]
             put("\n".join([*lines, plain_lines(result.text)]))
-        return int(result.code)
+        return int(result.code or (is_misspelt and parsed.name == "verify"))
     except KCacheError as error:
         if parsed.json:
             parts = {"what": error.what, "why": error.why, "hint": error.hint}

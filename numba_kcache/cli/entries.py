@@ -72,8 +72,8 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Show all that is known of one entry.
 
-    That is: its kernels with their parameters, registers and memory; the components of its key; where and
-    when it was compiled; the log of the compilers.
+    That is: its kernels with their parameters, registers and memory; the components of its key; when it
+    was compiled; the log of the compilers.
     """
     found = cache.entry(arguments.key)
     for path, name, what in (arguments.cubin, "cubin", "machine code"), (arguments.ptx, "ptx", "PTX"):

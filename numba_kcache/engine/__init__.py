@@ -115,7 +115,6 @@ class Request(NamedTuple):
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
         changed: Called after a compile: reads the inputs again, and returns the reason not to store the code if one
             changed; "" if none did.
-        loads_slowly: Whether its compilers take long to load, which a process does once.
         kinds: Returns the kind of reason for each component, by its name or a prefix of it (`"global "`).
         prepare: Imports the modules that `build` needs, while a thread loads the compilers.
         choice: The targets whose code is accepted in its place; None for no others.
@@ -137,7 +136,6 @@ class Request(NamedTuple):
     name: str = ""
     changed: Callable[[], str] = str
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
-    loads_slowly: bool = False
     prepare: Callable[[], object] = str
     choice: Choice | None = None
     make: Callable[[Target, Target | None], Request] | None = None
@@ -677,7 +675,10 @@ class Lookup:
         return None
 
     def set_aside(self, key: str, reason: str) -> None:
-        """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
+        """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again.
+
+        One that another process has stored in its place since it was read goes with it, at the price of one compile.
+        """
         self.memory.pop(key, None)
         self.refused.add(key)
         self.local.set_aside(key)
@@ -850,7 +851,7 @@ class Session(Lookup):
 
     # -- explaining ---------------------------------------------------------------------------------
 
-    def explain(self, request: Request, *, asks_why: bool = True) -> Explanation:
+    def explain(self, request: Request) -> Explanation:
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
         from copy import copy
 
@@ -859,7 +860,7 @@ class Session(Lookup):
         reader = copy(self)  # renews no times of use and saves no record of compilers, as other threads go on doing
         reader.local = self.local.peeking
         reader.toolchain = self.toolchain.peeking(reader.local.get_record)
-        found = explain(reader, request, asks_why=asks_why)
+        found = explain(reader, request)
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------
@@ -985,7 +986,7 @@ _warned_of: set[str] = set()
 
 def configured() -> dict[str, Any]:
     """The configured settings of the process's cache, for its worker processes."""
-    return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
+    return {name: value for name, value in _overrides.items() if name != "log_level"}
 
 
 def register(name: str, make: Callable[[Settings], Tier]) -> None:

@@ -29,15 +29,12 @@ def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidenc
     return Evidence(lookup.local, lookup.toolchain, lookup.damaged, any_compiler)
 
 
-def explain(lookup: Lookup, request: Request, *, asks_why: bool = True) -> Explanation:
-    """Explain whether a request would be a hit and from which store or, if it is asked, why it would be a miss."""
+def explain(lookup: Lookup, request: Request) -> Explanation:
+    """Explain whether a request would be a hit and from which store, or why it would be a miss."""
     if request.uncacheable:
         reason = Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable)
         return Explanation(request.label, request.target.name, "", "uncacheable", reasons=(reason,))
-    found = _hit(lookup, request)
-    if found is None:
-        found = _miss(lookup, request) if asks_why else Explanation(request.label, request.target.name, "", "miss")
-    found = found._replace(covered=request.covered)
+    found = (_hit(lookup, request) or _miss(lookup, request))._replace(covered=request.covered)
     mode = lookup.settings.mode
     if mode in ("off", "refresh", "verify"):
         reasons = (Reason(ReasonKind.MODE, new=mode), *found.reasons)

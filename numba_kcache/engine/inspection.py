@@ -17,7 +17,7 @@ from ..model import BUILT, KEY_DIGITS, Counts, artifact_from_header
 from ..observe.detail import EntryDetail
 from ..observe.info import CacheInfo, history_of
 from ..settings import size_bytes
-from ..store.listing import payload_records
+from ..store import Payloads
 from . import arrived
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def detail_of(lookup: Lookup, file: FoundFile, hits: Mapping[str, int]) -> Entry
     except (ValueError, KCacheError, MemoryError) as error:
         hint = "`numba-kcache verify` moves it to quarantine, and the next launch compiles it again"
         raise EntryError(f"cannot show the entry {file.key!r}", f"it is damaged ({error})", hint) from None
-    sizes = {each.name: each.size_bytes for each in payload_records(stored)}
+    assert isinstance(stored.payloads, Payloads)  # those of an entry that was decoded
+    sizes = {name: record.size_bytes for name, (record, _) in stored.payloads.packed.items()}
     if artifact.kind == BUILT:
         sizes = {
             **dict(artifact.attributes["payloads"]),

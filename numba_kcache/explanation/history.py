@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..keys import Component, component, derive, sha256
+from ..keys import Component, component, derive
 from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
 from ..settings import working_directory
@@ -62,8 +62,6 @@ LOOKED_AT = 8
 
 NEVER_STORED = Reason(ReasonKind.NEVER_STORED)
 NEVER_STORED_TEXT = "nothing of this kernel was stored here before"
-
-_DIGITS = 16
 
 _RECORDS = 16
 """Most entries in a history: each miss reads it, and each new entry rewrites it."""
@@ -129,10 +127,6 @@ def _packages_of(file: str) -> list[str]:
     return packages
 
 
-def _digest(file: str) -> str:
-    return sha256(os.fsencode(file)).hexdigest()[:_DIGITS]
-
-
 def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, bytes]:
     """Make the payloads that explain an entry: `report`, and `source` if that is not too large."""
     report = {
@@ -140,7 +134,6 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
         "history": history_name(subject),
         "python": sys.implementation.cache_tag,
         "created_s": time.time(),
-        "built": built_here(),
         "kinds": subject.kinds,
         "module": module_of(subject.file),
         "components": [each.record() for each in components],
@@ -151,17 +144,9 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
 
 
-def built_here() -> dict[str, str]:
-    """Describe the system and Python that build an entry, for people; no machine's name, since entries are shared."""
-    import platform
-
-    python = platform.python_implementation() + " " + platform.python_version()
-    return {"system": f"{platform.system()} {platform.release()}", "python": python}
-
-
 def append(store: DiskStore, subject: Subject, row: Mapping[str, Any], family: str) -> None:
     """Add an entry that was just stored, by its row in its family's manifest, to its kernel's history."""
-    store.add_rows(history_name(subject), {**row, "family": family, "file": _digest(subject.file)}, most=_RECORDS)
+    store.add_rows(history_name(subject), {**row, "family": family}, most=_RECORDS)
 
 
 def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
@@ -177,12 +162,6 @@ def has_history(subject: Subject, store: DiskStore) -> bool:
     with suppress(Exception):  # a store may contain anything
         return bool(store.peeking.get_manifest(history_name(subject)))
     return True
-
-
-def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
-    """Read the history of a kernel: the records of its own file, then those of the same module in other checkouts."""
-    file = _digest(subject.file)
-    return sorted(read_history(history_name(subject), evidence), key=lambda each: each.get("file") != file)
 
 
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:

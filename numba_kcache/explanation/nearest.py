@@ -20,7 +20,7 @@ from ..keys import Component, derive, family_of, names_a_compiler
 from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
 from .diff import compare, with_line
-from .history import LOOKED_AT, NEVER_STORED, ComponentRecord, Evidence, Subject, history_of, peek, read_history
+from .history import LOOKED_AT, NEVER_STORED, ComponentRecord, Evidence, Subject, history_name, peek, read_history
 from .report import kinds_of, records_here, records_of, report_of, stored_of, texts_here, texts_of
 from .text import Explanation, Stored
 
@@ -64,7 +64,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     records = compared(records_here(subject, components))
     this = family_of(components) if any_compiler else derive(components)
     texts, place = cache(lambda: texts_here(subject)), cache(_placed)  # to place a source takes a millisecond
-    history = history_of(subject, evidence)
+    history = read_history(history_name(subject), evidence)
     best, nearest = Missed((Reason(ReasonKind.UNKNOWN) if history else NEVER_STORED,)), _FARTHEST
     for row in history[:LOOKED_AT]:
         entry, is_this = peek(str(row["key"]), evidence), this in (row.get("request"), row.get("family"))

@@ -84,11 +84,9 @@ def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
 def facts_of(entry: StoredEntry) -> dict[str, Any]:
     """Read what the details of an entry show of its report, by their fields; malformed fields are empty."""
     report, stored = report_of(entry), stored_of(entry)
-    built = report.get("built")
     return {
         "created_s": stored.created_s,
         "kernel": stored.kernel,
-        "built": {str(name): str(text) for name, text in built.items()} if isinstance(built, dict) else {},
         "components": tuple(records_of(report)),
     }
 

@@ -55,7 +55,6 @@ class Explanation(NamedTuple):
         entry: The entry itself, if it is stored.
         others: Other stored entries of the same kernel, each with the differences from it to this one.
         covered: Names of the inputs that cannot be read, and that `depends=` represents.
-        instead: For a miss of a named target, the target of a stored entry that a launch on such a device takes.
         imported: For a kernel of `numba_kcache.cuda`, why this package imported Numba; "" if it did not.
     """
 
@@ -70,7 +69,6 @@ class Explanation(NamedTuple):
     entry: Stored | None = None
     others: tuple[tuple[Stored, tuple[Reason, ...]], ...] = ()
     covered: tuple[str, ...] = ()
-    instead: str = ""
     imported: str = ""
 
     @property
@@ -100,8 +98,6 @@ class Explanation(NamedTuple):
             lines.append(f"  depends= represents: {', '.join(self.covered)}")
         if self.entry is not None:
             lines.append(f"  {_facts(self.entry)}")
-        if self.instead:
-            lines.append(f"  a launch on a device of {self.target} takes the stored entry for {self.instead}")
         if self.nearest is not None:
             lines.append(f"  nearest stored entry {self.nearest.key[:12]} for {self.nearest.target}")
         lines += [line for each in self.reasons for line in _lines(each)]

@@ -17,7 +17,6 @@ Not here    Packing and loading (launch), look-ups and compiles (engine), module
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -33,7 +32,6 @@ from ..errors import (
     FrozenCacheError,
     KCacheError,
     LaunchConfigError,
-    LaunchError,
     OptionError,
     UnknownTargetError,
     shorten,
@@ -491,9 +489,9 @@ class Resolutions:
         """Make the request of one variant for a target."""
         return self.definition.request(target, ptx_target, variant)
 
-    def explain(self, choice: Choice, variant: Variant, *, asks_why: bool = True) -> Explanation:
+    def explain(self, choice: Choice, variant: Variant) -> Explanation:
         """Explain whether a launch would be a hit. Changes nothing."""
-        return self.session().explain(self.request_for(choice, variant), asks_why=asks_why)
+        return self.session().explain(self.request_for(choice, variant))
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
         """Check whether a request is stored, and if so count a hit.
@@ -1049,12 +1047,7 @@ class Kernel(Launches):
         variant, target = self._variants(signature)[0], self._targets(arch)[0]
         is_auto = arch is None and not self._arch
         choice = self._resolutions.choose(target) if is_auto else Choice(target, ptx_target(self._arch, target))
-        found = self._resolutions.explain(choice, variant)
-        if found.outcome == "miss" and not is_auto:
-            with contextlib.suppress(LaunchError):  # its `arch` names no target for such a device
-                of_launch = self._resolutions.explain(self._resolutions.choose(target), variant, asks_why=False)
-                return found._replace(instead=of_launch.target if of_launch.is_hit else "")
-        return found
+        return self._resolutions.explain(choice, variant)
 
     def _any_artifact(self) -> Artifact:
         """Any resolved artifact of the kernel; if there is none, the one for its first target."""
@@ -1308,7 +1301,7 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
         return
     if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
         return
-    why = cache.local.prepare()
+    why = cache.local.obstacle()
     if why:
         hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
         raise KCacheError(f"cannot {what}", f"{cache.local.directory} cannot be used: {why}", hint)
@@ -1320,7 +1313,7 @@ def require_lasting(cache: Lookup, what: str) -> None:
     Raises:
         KCacheError: New entries would be kept only in memory, or nowhere, and the mode is not off.
     """
-    why, place = cache.local.prepare(), cache.local.place
+    why, place = "" if cache.local.readonly else cache.local.obstacle(), cache.local.place
     if (why or not place) and cache.settings.mode != "off":
         where = f"{place} cannot be used" if place else "kernels would be kept in the memory of this process alone"
         hint = "name a directory to write to: --directory, or NUMBA_KCACHE_DIR"
@@ -1355,7 +1348,6 @@ def cached_kernel(thing: Any = None, name: Any = None, /, *more: Any, **options:
             device), or a list.
         kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
             from the thing.
-        fast_compile: For development: `"min"`, `"mid"` or `"max"` take less compile time and give slower code (False).
         fastmath, lineinfo, debug, lto: The compilers' options of these names (False).
         std: The language standard, `"c++17"` (NVRTC's).
         defines, include_dirs: Macros, a mapping to `str`, `int` or `None`; folders that are searched for headers.

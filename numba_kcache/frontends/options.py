@@ -62,7 +62,6 @@ class ModuleOptions(CommonOptions, total=False):
     defines: Mapping[str, str | int | None] | None
     include_dirs: Sequence[str | os.PathLike[str]] | None
     options: Sequence[str] | None
-    fast_compile: Literal[False, "min", "mid", "max"] | None
     carveout: int | str | None
 
 
@@ -122,7 +121,6 @@ class CacheSettings(TypedDict, total=False):
     tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
     trusted_keys: str | Mapping[str, str | bytes] | None
     signing_key: str | os.PathLike[str] | None
-    progress: bool | str | None
 
 
 class ProcessSettings(CacheSettings, total=False):

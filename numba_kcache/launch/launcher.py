@@ -315,7 +315,10 @@ class LoadedModule:
             function where the process sees one device only.
         awaits_numba: One element, true if the module was loaded without Numba and Numba's context is not watched yet.
         numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
+        is_watched_in_mlir: Whether the context of numba-cuda-mlir is watched.
     """
+
+    is_watched_in_mlir = False
 
     def __init__(self, code: Code, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
         self.driver = driver = bindings()
@@ -648,6 +651,9 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         shape, strides = interface["shape"], interface.get("strides")
         if strides is not None and len(strides) != len(shape):
             raise ValueError(f"{len(strides)} strides for {len(shape)} axes")
+        if not address and 0 not in shape:
+            hint = "pass the array that holds the memory, or None for a null pointer"
+            raise Unfit("its array interface has elements at the address 0", hint)
         if type(producer := interface.get("stream")) is not int and producer is not None:
             _word(producer, "stream")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -758,6 +764,15 @@ def not_pickled(kernel: str) -> OptionError:
     return OptionError(f"cannot pickle a launch of {kernel}", "it belongs to a context of this process", hint)
 
 
+class Bound(tuple[Any, ...]):
+    """What the launch functions of the C module are bound to, which no other process has: they cannot be pickled."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise not_pickled(self[0].__self__.name)
+
+
 class Launcher:
     """Launches one kernel on one device.
 
@@ -814,16 +829,9 @@ class Launcher:
         if debug_labels is None:
             module = loaded.module
             functions = module.functions = module.functions or _functions_of(module)
-            self.plan = (
-                self._slow,  # the first: a launch is pickled as this tuple, and `__reduce__` refuses
-                native.plan(_HANDLE.pack(self.function) + functions, layout.plan),
-                self._by_name,
-                self.live,
-                module.awaits_numba,
-                module.stays,
-                module.numba_context,
-                module,
-            )
+            plan = native.plan(_HANDLE.pack(self.function) + functions, layout.plan)
+            flags = self.live, module.awaits_numba, module.stays
+            self.plan = Bound((self._slow, plan, self._by_name, *flags, module.numba_context, module))
         self._is_described = self._is_launched = layout.plan is not None
 
     def make_slots(self) -> list[Slot]:
@@ -852,9 +860,6 @@ class Launcher:
             launch: Launch = native.bind(self.plan, shape, handle, stream, None)
             return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
-
-    def __reduce__(self) -> Any:
-        raise not_pickled(self.name)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
         """Make the function that launches a grid of x, y and z blocks; the shape was checked before."""

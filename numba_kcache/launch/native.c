@@ -123,7 +123,7 @@ typedef struct {
     int ordinal, is_alone, slot_count, bytes;  /* is_alone: the process sees one device; bytes: size of all parameters */
     Slot *slots;
 } Plan;
-/* Items of the tuple that is `self` of a launch function: those of `Launcher.plan`, then those that `bind` adds. LIVE,
+/* Items of the `Bound` that is `self` of a launch function: those of `Launcher.plan`, then those that `bind` adds. LIVE,
  * AWAITS_NUMBA and STAYS are flags, each a list of one item; GIVEN is the stream: an object, None for that of the arguments, or
  * 0 for Numba's default one, for which the streams of Numba's arrays do not count. MODULE keeps capsules until a stream is done. */
 enum { SLOW, PLAN, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, MODULE, FIXED, SHAPE, GIVEN, CONFIG };
@@ -397,7 +397,7 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
         is_read = (!launch->tensor || launch->tensor->more == type->more) && read_exchange(&view, value, plan, type);
         launch->tensor = type;
         break;
-    case 'I': is_read = read_interface(&view, value, type, row, launch); break;
+    case 'I': is_read = read_interface(&view, value, type, row, launch) && view.address; break;
     case 'D': is_read = !is_exact && read_exporter(&view, value, type, launch); break;
     case 'N': is_read = read_numba(&view, value, type, slot, launch), is_described = false; break;
     case 'P': number = get(type, VALUE, value, n_value); break;
@@ -592,10 +592,10 @@ static void free_plan(PyObject *capsule) {
 /* Make a plan from the bytes of the members before `slot_count`; slots are copied from a second plan, if it has any. */
 static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     const Plan *like = count == 2 && args[1] != Py_None ? PyCapsule_GetPointer(args[1], "plan") : NULL;
-    Plan *plan = PyBytes_Size(args[0]) == offsetof(Plan, slot_count) ? PyMem_Calloc(1, sizeof *plan) : NULL;
+    Plan *plan = PyMem_Calloc(1, sizeof *plan);
     int known_slots = like ? __atomic_load_n(&like->slot_count, __ATOMIC_ACQUIRE) : UNKNOWN;
     if (!plan)
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+        return PyErr_NoMemory();
     memcpy(plan, PyBytes_AsString(args[0]), offsetof(Plan, slot_count));
     plan->slots = known_slots >= 0 ? PyMem_Calloc(known_slots + 1, sizeof(Slot)) : NULL;
     plan->slot_count = plan->slots ? known_slots : UNKNOWN;
@@ -641,7 +641,8 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     launch.is_numbas = PyLong_CheckExact(launch.given) && !PyObject_IsTrue(launch.given);
     launch.config = config == Py_None ? NULL : PyBytes_AsString(config);
     PyObject *added = Py_BuildValue("(y#OOO)", &launch, (Py_ssize_t)sizeof launch, shape, launch.given, config);
-    PyObject *bound = launch.plan && added ? PySequence_Concat(kernel, added) : NULL;
+    PyObject *type = (PyObject *)Py_TYPE(kernel);
+    PyObject *bound = launch.plan && added ? PyObject_CallFunction(type, "(N)", PySequence_Concat(kernel, added)) : NULL;
     PyObject *function = bound ? PyCFunction_NewEx(&launch_method, bound, NULL) : NULL;
     Py_XDECREF(added), Py_XDECREF(bound);
     return function;

@@ -81,6 +81,9 @@ def settle_rare(
         if memory is None:
             raise misfit(slot, value)
         check_memory(slot, value.value, memory)
+        if slot.code[:2] == "*k" and not getattr(value, "copy_input", True):
+            why = "cuda.Out copies nothing to the device, and the parameter is const"
+            raise slot.refuse(value, why, "wrap it in cuda.In()")
         return copy_around(value, call)
     borrowed = None
     if _is_dlpack(value):

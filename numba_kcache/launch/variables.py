@@ -9,15 +9,13 @@ Source      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonMo
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from typing import Any, NamedTuple
 
 from ..errors import OptionError
 from ..model import SCALAR_SIZES, Variable
-from . import CARRIERS, CODES, NUMPY_NAMES, Unfit, current_device, done, element_of_dtype
+from . import CARRIERS, CODES, NUMPY_NAMES, current_device, done, element_of_dtype
 from .launcher import LoadedKernel
-from .memory import element_of_typestr
 
 
 class _Layout(NamedTuple):
@@ -115,20 +113,14 @@ def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
 
 
 def _read_dtype(dtype: Any) -> tuple[str, str, int]:
-    """Type code, typestr and bytes of a dtype: anything that NumPy takes, where the program uses NumPy; else a name."""
-    name = str(dtype).removeprefix("torch.")
-    code = CODES.get(name)
+    """Type code, typestr and bytes of a dtype: the name of a scalar, or anything that NumPy takes."""
+    code = CODES.get(str(dtype).removeprefix("torch."))
     if code is not None:
         return code, _typestr(code), SCALAR_SIZES[code]
-    numpy = sys.modules.get("numpy")
     try:
-        if numpy is None:
-            element, item_bytes = element_of_typestr(name if name[:1] in ("<", ">", "=", "|") else f"<{name}")
-            return element, f"|V{item_bytes}" if element == "o" else _typestr(element), item_bytes
+        import numpy
+
         found = numpy.dtype(dtype)
-    except (Unfit, KeyError):
-        why = "without NumPy in the program, the dtype must be a name"
-        raise OptionError(f"cannot use dtype={dtype!r}", why, "write 'float32' or 'f4'") from None
-    except TypeError as error:
+    except (ImportError, TypeError) as error:
         raise OptionError(f"cannot use dtype={dtype!r}", str(error), "write 'float32'") from None
     return element_of_dtype(found), found.str, found.itemsize

@@ -189,21 +189,8 @@ def parse_target(spelling: object) -> Target:
     raise OptionError(
         f"cannot read arch {spelling!r}",
         "it is not a compute capability",
-        _meant(spelling)
-        or 'write "auto" or "native" alone, "sm_90", "sm_90a", "compute_80", "9.0", (9, 0), or a list of targets',
+        'write "auto" or "native" alone, "sm_90", "sm_90a", "compute_80", "9.0", (9, 0), or a list of targets',
     )
-
-
-def _meant(spelling: object) -> str:
-    """The hint for a spelling that names one target or several in another way; "" for others."""
-    import re
-
-    words = re.split(r"[,;\s]+", spelling.strip()) if isinstance(spelling, str) else []
-    if len(words) > 1:
-        return f"give a list: {words}"
-    found = re.match(r"(?i)(sm|compute|cc|lto)?[_ ]?([0-9]{1,2})\.?([0-9])([af]?)(?![\w.])", str(spelling).strip())
-    kind = "compute" if found and str(found[1]).lower() == "compute" else "sm"
-    return f'did you mean "{kind}_{found[2]}{found[3]}{found[4]}"?' if found else ""
 
 
 def read_arch(arch: object) -> tuple[Target, ...]:
@@ -867,7 +854,6 @@ class CompileOptions(NamedTuple):
     opt: int = 3
     flags: tuple[str, ...] = ()
     keep_ptx: bool = True
-    fast_compile: str | bool = False
     base_dir: str = ""
 
     @property

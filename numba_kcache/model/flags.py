@@ -26,11 +26,11 @@ SWITCHES = frozenset((
 """Flags of NVRTC that take no value."""
 
 _VALUED = frozenset((
-    "relocatable-device-code", "rdc", "dopt", "Ofc", "maxrregcount", "ftz", "prec-sqrt", "prec-div", "fmad",
-    "jump-table-density", "jtd", "device-stack-protector", "frandom-seed", "define-macro", "D", "undefine-macro", "U",
-    "pre-include", "include", "include-path", "I", "std", "builtin-move-forward", "builtin-initializer-list",
-    "optimization-info", "opt-info", "diag-error", "diag-suppress", "diag-warn", "brief-diagnostics", "brief-diag",
-    "split-compile", "ptxas-options", "Xptxas",
+    "relocatable-device-code", "rdc", "dopt", "Ofast-compile", "Ofc", "maxrregcount", "ftz", "prec-sqrt", "prec-div",
+    "fmad", "jump-table-density", "jtd", "device-stack-protector", "frandom-seed", "define-macro", "D",
+    "undefine-macro", "U", "pre-include", "include", "include-path", "I", "std", "builtin-move-forward",
+    "builtin-initializer-list", "optimization-info", "opt-info", "diag-error", "diag-suppress", "diag-warn",
+    "brief-diagnostics", "brief-diag", "split-compile", "ptxas-options", "Xptxas",
 ))  # fmt: skip
 """Flags of NVRTC that take a value."""
 

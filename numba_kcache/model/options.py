@@ -21,9 +21,6 @@ from .text import check_text, meant, plain
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
 
-FAST_COMPILE = ("min", "mid", "max")
-"""Levels that trade speed of the code for compile time (NVRTC User Guide, --Ofast-compile)."""
-
 _REFUSED_FLAGS = {
     **dict.fromkeys(("arch", "gpu-architecture", "code", "gencode", "generate-code"), "use arch="),
     "time": "it writes a file beside the code",
@@ -36,7 +33,6 @@ _REFUSED_FLAGS = {
     "include-path": "name a folder behind it",
     "dlto": "use lto=True",
     "dlink-time-opt": "use lto=True",
-    "Ofast-compile": "use fast_compile=",
     "modify-stack-limit": "it would change the stack limit of the whole process",
     **dict.fromkeys(
         ("Xcompiler", "compiler-options", "keep", "cubin", "ptx", "fatbin", "resource-usage", "ccbin", "x", "o"),
@@ -70,7 +66,7 @@ _MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
 
 _BY_KIND = {
     "cuda": {"fastmath", "std", "defines", "include_dirs", "max_registers", "lineinfo", "debug", "lto", "opt",
-             "options", "keep_ptx", "fast_compile"},
+             "options", "keep_ptx"},
     "ptx": {"max_registers", "lineinfo", "debug", "opt", "keep_ptx"},
     "cubin": set(),
     "fatbin": {"max_registers", "lineinfo", "debug", "opt"},
@@ -117,13 +113,6 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
             chosen["flags" if name == "options" else name] = read
             for text in _texts(read):
                 check_text(text, f"{name}={value!r}", is_decoded=name == "include_dirs")
-    if chosen.get("fast_compile") and chosen.get("lto"):
-        raise _refuse(
-            "fast_compile",
-            chosen["fast_compile"],
-            "with lto=True it is the linker that takes the time",
-            "leave one out",
-        )
     return CompileOptions(**chosen, base_dir=base_dir)
 
 
@@ -209,12 +198,6 @@ def _opt(name: str, value: Any, _base: str) -> int:
     return value
 
 
-def _fast_compile(name: str, value: Any, _base: str) -> str | bool:
-    if value is not False and value not in FAST_COMPILE:
-        raise _refuse(name, value, "there is no such level", f"choose from False, {', '.join(map(repr, FAST_COMPILE))}")
-    return value and plain(value)
-
-
 def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         flags = value.split() if isinstance(value, str) else [value]
@@ -236,5 +219,5 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
 _READERS = {
     "fastmath": _bool, "std": _std, "defines": _defines, "include_dirs": _include_dirs,
     "max_registers": _max_registers, "lineinfo": _bool, "debug": _bool, "lto": _bool, "opt": _opt,
-    "options": _flags, "keep_ptx": _bool, "fast_compile": _fast_compile,
+    "options": _flags, "keep_ptx": _bool,
 }  # fmt: skip

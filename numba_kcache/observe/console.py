@@ -13,10 +13,6 @@ from typing import Any, NoReturn
 from ..errors import plain, plain_lines
 from ..model.text import meant
 
-_OTHER_WORDS = {"ls": "list", "rm": "remove", "delete": "remove", "stats": "info", "status": "info", "why": "explain",
-                "compile": "warm", "build": "warm"}  # fmt: skip
-"""Verbs of other tools, and ours for the same."""
-
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -35,8 +31,7 @@ class Parser(argparse.ArgumentParser):
         known = [*re.findall(r"'(\w+)'", wrong[2]), *self._option_string_actions] if wrong else []
         if wrong and wrong[1] in ("--json", "--directory"):  # the verb itself knows them
             return f"write it after the verb: {self.prog} {wrong[1]}"
-        close = f"did you mean {_OTHER_WORDS[wrong[1]]}? " if wrong and wrong[1] in _OTHER_WORDS else ""
-        return f"{close or (meant(wrong[1], known) if wrong else '')}`{self.prog} --help` lists what it takes"
+        return f"{meant(wrong[1], known) if wrong else ''}`{self.prog} --help` lists what it takes"
 
 
 def count(text: str) -> int:

@@ -33,7 +33,6 @@ class EntryDetail(NamedTuple):
         hits: Number of hits on it, of all processes.
         payload_bytes: Unpacked size of each payload, by name.
         created_s: When it was compiled, in seconds since the epoch; 0 where that is not recorded.
-        built: System and Python that it was compiled on.
         kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" if that is not recorded.
         components: The components of its key: name, digest, and the value where it is small and no secret.
     """
@@ -45,7 +44,6 @@ class EntryDetail(NamedTuple):
     hits: int
     payload_bytes: Mapping[str, int] = {}
     created_s: float = 0.0
-    built: Mapping[str, str] = {}
     kernel: str = ""
     components: tuple[tuple[str, str, Any], ...] = ()
 
@@ -72,7 +70,6 @@ class EntryDetail(NamedTuple):
         artifact = self.artifact
         sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in self.payload_bytes.items())
         created = f", {_time(self.created_s)}" if self.created_s else ""
-        built = ", ".join(self.built[name] for name in ("system", "python") if name in self.built)
         rows = [
             ("key", self.key),
             ("kernel", self.kernel),
@@ -80,7 +77,6 @@ class EntryDetail(NamedTuple):
             ("target", artifact.target.name),
             ("size", f"{bytes_text(self.size_bytes)} ({sizes})"),
             ("compiled", f"in {seconds_text(artifact.compile_time_s)}{created}"),
-            ("built", built or "the entry does not say where"),
             ("last used", _time(self.used_s)),
             ("hits", str(self.hits)),
         ]

@@ -104,7 +104,7 @@ def row_of(key: str, target: str, request: str) -> StoredRow:
 
 
 _ROW_KINDS = (
-    ("family", str), ("target", str), ("request", str), ("file", str), ("paths", list),
+    ("family", str), ("target", str), ("request", str), ("paths", list),
 )  # fmt: skip
 """Types of the optional fields of a row that this version knows."""
 
@@ -346,8 +346,8 @@ class Refused(PermissionError):
         return str(self.strerror)
 
 
-def try_flock(fd: int) -> None:
-    """Lock the open file `fd` exclusively, without waiting.
+def try_flock(fd: int, *, waits: bool = False) -> None:
+    """Lock the open file or folder `fd` exclusively; unless it `waits`, at once.
 
     Raises:
         BlockingIOError: Another process or thread holds the lock.
@@ -355,7 +355,7 @@ def try_flock(fd: int) -> None:
     """
     import fcntl  # not at the top: a hit takes no lock
 
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def unlock(fd: int) -> None:

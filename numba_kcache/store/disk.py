@@ -198,10 +198,6 @@ class DiskStore:
 
         return self._obstacle or unwritable(self.tree)
 
-    def prepare(self) -> str:
-        """Make the directory if need be. Returns the reason why entries cannot be written to it, or ""."""
-        return "" if self.readonly else self._obstacle or self.writer.prepare()
-
     # Reading
 
     def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
@@ -328,7 +324,7 @@ class DiskStore:
         if self.readonly:
             raise OSError(errno.EROFS, "the cache is read-only in this mode")
 
-    def put(self, entry: StoredEntry) -> bool:
+    def put(self, entry: StoredEntry, kind: int = ENTRY) -> bool:
         """Store `entry` in place of any other under its key. Returns True if it was stored.
 
         Raises:
@@ -336,14 +332,12 @@ class DiskStore:
         """
         from .encoding import encode_entry
 
-        return self.put_encoded(entry.key, encode_entry(entry))
+        data = encode_entry(entry, kind)
+        return (kind == ENTRY or len(data) <= MAX_MANIFEST_BYTES) and self.put_encoded(entry.key, data, kind)
 
     def put_record(self, name: str, record: Header) -> bool:
         """Store the record of `name` in place of any other. Returns True if it was stored."""
-        from .encoding import encode_entry
-
-        data = encode_entry(StoredEntry(name, record, {}), RECORD)
-        return len(data) <= MAX_MANIFEST_BYTES and self.put_encoded(name, data, RECORD)
+        return self.put(StoredEntry(name, record, {}), RECORD)
 
     def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""

@@ -223,25 +223,12 @@ def local_directory(purpose: str) -> str:
         purpose: Text that names the directory, by its digest.
 
     Raises:
-        OSError: There is no place for it.
+        OSError: It cannot be made, or is not trusted.
     """
-    import tempfile
-
-    tried, name = [], sha256(purpose.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    for parent in (LOCAL_PARENT, tempfile.gettempdir()):
-        path = f"{parent}/numba_kcache-{os.geteuid()}/{name}"
-        try:
-            root = Tree(path).open_root(makes=True)
-            try:
-                if not is_writable(root):
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            finally:
-                os.close(root)
-        except OSError as error:
-            tried.append(f"{path}: {why_of(error)}")
-        else:
-            return path
-    raise OSError(f"there is no private folder for files: tried {', '.join(tried)}")
+    name = sha256(purpose.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    path = f"{LOCAL_PARENT}/numba_kcache-{os.geteuid()}/{name}"
+    os.close(Tree(path).open_root(makes=True))
+    return path
 
 
 def words_of(error: OSError, directory: str) -> str:

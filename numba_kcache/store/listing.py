@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import KCacheError, why_of
 from ..model import KEY_DIGITS, NamedTuple, artifact_from_header
-from . import (
-    ENTRY,
-    FOLDERS,
-    MANIFEST,
-    RECORD,
-    FoundFile,
-    PayloadRecord,
-    Payloads,
-    StoredEntry,
-    decode_entry,
-    decode_manifest,
-    decode_record,
-)
+from . import ENTRY, FOLDERS, MANIFEST, RECORD, FoundFile, StoredEntry, decode_entry, decode_manifest, decode_record
 from .encoding import check_payloads
 
 if TYPE_CHECKING:
@@ -49,7 +37,6 @@ class EntryInfo(NamedTuple):
         attributes: JSON values that the kind of its kernels keeps.
         size_bytes: Bytes that its file takes.
         used_s: When it was stored or last used, to the hour, in seconds since the epoch.
-        payload_bytes: Unpacked size of each payload.
         hits: Number of hits on it, of all processes; 0 where they were not counted or not requested.
     """
 
@@ -60,7 +47,6 @@ class EntryInfo(NamedTuple):
     attributes: Mapping[str, Any]
     size_bytes: int
     used_s: float
-    payload_bytes: dict[str, int]
     hits: int = 0
 
     def __repr__(self) -> str:
@@ -119,16 +105,10 @@ def _infos(
         if entry is not None:
             with suppress(ValueError, KCacheError):  # of another version, or forged
                 made = artifact_from_header(entry.header, entry.payloads)
-                sizes = {each.name: each.size_bytes for each in payload_records(entry)}
                 yield EntryInfo(
                     file.key, made.names, made.target.name, made.compile_time_s, made.attributes, file.size_bytes,
-                    file.used_ns / 1e9, sizes, hits.get(file.key[:KEY_DIGITS], 0),
+                    file.used_ns / 1e9, hits.get(file.key[:KEY_DIGITS], 0),
                 )  # fmt: skip
-
-
-def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
-    """The payload table of a decoded entry; empty for one that was not decoded."""
-    return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
 
 
 def verify(store: DiskStore, check: Check) -> Iterator[Problem]:

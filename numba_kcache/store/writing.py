@@ -50,7 +50,7 @@ from . import (
 )
 from .encoding import encode_manifest, merge
 from .eviction import QUARANTINED, Limits, named, sum_of
-from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink, unwritable, words_of
+from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink
 from .locks import KeyLocks, Turn
 
 if TYPE_CHECKING:  # disk imports this module
@@ -96,16 +96,6 @@ class Writer:
             with store.opening:
                 self._locks = self._locks or KeyLocks(folder)
         return self._locks
-
-    def prepare(self) -> str:
-        """Make the directory. Returns the reason why it cannot be written to, or ""."""
-        try:
-            with made(self._tree, LOCKS):
-                pass
-        except OSError as error:
-            self._store.failed("directory", error, is_written=True)
-            return words_of(error, self._store.directory)
-        return unwritable(self._tree)
 
     def put(self, kind: int, key: str, data: bytes) -> bool:
         """Store an encoded file; returns True if it was stored."""

@@ -169,10 +169,6 @@ class BundleTier(Tier):
         """The keys of all entries or manifests."""
         return [file.key for file in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
 
-    def close(self) -> None:
-        """Drop the reference to the file, which is closed with the last one."""
-        self._bundle = None
-
     def _opened(self) -> Bundle:
         if self._bundle is None:
             try:

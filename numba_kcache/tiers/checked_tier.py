@@ -23,7 +23,7 @@ from ..store import ENTRY, MANIFEST, StoredEntry, StoredRow, renewed_in_children
 from ..store.encoding import check_payloads, encode_manifest, merge
 from .breaker import Breaker
 from .tier import Tier, TierReport
-from .trust import SIGNATURE, Trust, Unsigned
+from .trust import SIGNATURE, SignedOther, Trust, Unsigned
 from .upload_queue import HURRIED_S, UploadQueue
 
 if TYPE_CHECKING:  # a warm start does not import these modules
@@ -145,6 +145,8 @@ class CheckedTier:
                 self._local.tree.takes_unsigned = True
             return found
         except Exception as error:  # bytes of a tier may raise anything, also MemoryError: each is a miss
+            if kind == MANIFEST and isinstance(error, SignedOther):
+                return None  # its writer has replaced the signature, and the manifest not yet
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
             how = "arrived damaged" if is_trusted else "is not trusted"
             self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {why_of(error)}")
@@ -168,7 +170,7 @@ class CheckedTier:
             self._give(MANIFEST, family, encode_manifest(family, after), "")
 
     def _give(self, kind: int, key: str, data: bytes, target: str) -> bool:
-        """Write a file after its signature record: readers report an unsigned file. Returns True if it was accepted."""
+        """Write a file after its signature record, without which readers report it. Returns True if it was accepted."""
 
         def work() -> bool:
             record = b"" if self._trust is None else self._trust.record(kind, key, data, target)
@@ -208,10 +210,6 @@ class CheckedTier:
             yield election
         if self._hits() == hits:  # otherwise the hit says that it was waited for
             self._report_wait("another node's build", election.waited_s)
-
-    def close(self) -> None:
-        """Close the tier."""
-        self._asked(self.tier.close, is_awaited=False)
 
     def _timed(self, operation: Callable[[], Result]) -> Result | None:
         start_s = time.perf_counter()

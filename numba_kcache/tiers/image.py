@@ -5,12 +5,14 @@ Promise     A blob is parsed only after its size and sha256 were compared with t
             layer's own size and one kernel's limit (`MAX_FILE_BYTES`), or a bundle of another size than its first
             bytes state. The anonymous file that it fills is a bundle like any other, refused or used as a whole.
             The same entries give the same digests, with the same versions of Python and zlib: the image contains no
-            time, user or host name. The tag leads to the old image or to the new one.
+            time, user or host name. The tag leads to the old image or to the new one. Of tags that several processes
+            write at once none is lost, unless one of them holds the lock for seconds.
 Method      One layer with the bundle, a config with labels, a manifest with the same texts as annotations, then
-            index.json. The layer has the gzip format, which model-cache operators of Kubernetes require, but is not
-            compressed: entries are compressed already. These operators read only files under io.triton.cache; users and
-            volume mounts find the same file under its other name, a hard link. Of a layer one regular file is read, the
-            one whose name ends in .kcache, after headers of 512 bytes each; all other members are skipped.
+            index.json, under a lock of the layout's folder. The layer has the gzip format, which model-cache operators
+            of Kubernetes require, but is not compressed: entries are compressed already. These operators read only
+            files under io.triton.cache; users and volume mounts find the same file under its other name, a hard link.
+            Of a layer one regular file is read, the one whose name ends in .kcache, after headers of 512 bytes each;
+            all other members are skipped.
 Not here    Registries: skopeo, oras and podman copy layouts to and from them. Blobs of images without a tag are not
             removed, as with other tools.
 Source      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
@@ -36,12 +38,16 @@ from ..errors import BundleError, why_of
 from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY, FOLDER, MAX_FILE_BYTES, READ, make_folder_in, open_below
+from ..store import CLOEXEC, DIRECTORY, FOLDER, MAX_FILE_BYTES, READ, make_folder_in, open_below, try_flock
 from .bundle import CHUNK_BYTES, PREFIX, Assembled, Bundle, BundledFile, BundleReport, OpenFile, publish_in, sizes_of
+from .tier import within
 from .trust import Trust
 
 UNPACK_S = 2.5
 """Seconds that a look-up may spend to check and unpack an image; calls that open one on purpose have no limit."""
+
+INDEX_WAIT_S = 2.0
+"""Longest wait for another process that adds a tag to the same layout, in seconds."""
 
 OUR_ANNOTATIONS = "io.github.numba-kcache"
 OPERATOR_LABELS = "cache.triton.image"
@@ -273,8 +279,6 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
     if there and LAYOUT_MARK not in there:
         raise OSError(errno.EEXIST, "the directory is neither empty nor an OCI image layout")
     publish_in(root, lambda: LAYOUT_MARK, [_LAYOUT_VERSION])
-    manifests = _read_index(root)["manifests"] if _INDEX in there else []
-    others = [each for each in manifests if _tag_of(each) != tag]
     for at in range(len(_BLOBS)):
         with suppress(FileExistsError):
             make_folder_in(root, "/".join(_BLOBS[: at + 1]), 0o777)
@@ -292,6 +296,10 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
         manifest = _publish_blob(blobs, _MANIFEST_TYPES[0], [manifest_json])
     finally:
         os.close(blobs)
+    with suppress(OSError):  # there are no locks, or their owner is stopped: of two tags at once one may be lost
+        within(INDEX_WAIT_S, lambda: try_flock(root, waits=True), "it is locked")
+    manifests = _read_index(root)["manifests"] if _INDEX in os.listdir(root) else []
+    others = [each for each in manifests if _tag_of(each) != tag]
     images = [*others, {**manifest, "annotations": {_REF_NAME: tag}}]
     publish_in(root, lambda: _INDEX, [_json({"schemaVersion": 2, "manifests": sorted(images, key=_tag_of)})])
 

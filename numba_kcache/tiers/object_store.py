@@ -90,10 +90,6 @@ class ObjectTier(Tier):
 
         return (path.rpartition("/")[2] for path in self._asked(work) or [])
 
-    def close(self) -> None:
-        """Close connections."""
-        self._store = None
-
     def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
         """Run `work` with obstore and return its result, None for a missing object; raise its errors as OSError."""
         global _pid

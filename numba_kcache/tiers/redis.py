@@ -187,10 +187,6 @@ class RedisTier(Tier):
         words = b"1", self._lease(name), before.encode(), after.encode(), b"%d" % (kept_s * 1000)
         return bool(self._ask(b"EVAL", _REPLACE.encode(), *words) == b"1")
 
-    def close(self) -> None:
-        """Close connections."""
-        self._idle.clear()
-
     def _name(self, kind: int, key: str = "") -> bytes:
         return f"{self._prefix}:{file_name(kind, key)}".encode()
 

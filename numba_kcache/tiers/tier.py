@@ -111,9 +111,6 @@ class Tier:
         """List the keys of all entries or manifests, in no order."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Close connections and files."""
-
 
 class TierReport(NamedTuple):
     """Counts of a tier, of this process or of all processes.

@@ -36,6 +36,10 @@ class Unsigned(ValueError):
     """There is no signature of a trusted key over this statement; the message says why."""
 
 
+class SignedOther(Unsigned):
+    """A trusted key has signed another statement; or the signature is forged."""
+
+
 def statement(*, key: str, digest: bytes, size_bytes: int, target: str) -> bytes:
     """The statement that is signed.
 
@@ -98,7 +102,7 @@ class Trust:
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature[8:], stated)
         except (InvalidSignature, ValueError):
-            raise Unsigned(f"the signature of {name} does not match these bytes") from None
+            raise SignedOther(f"the signature of {name} does not match these bytes") from None
         return name
 
     def record(self, kind: int, key: str, data: bytes, target: str) -> bytes:

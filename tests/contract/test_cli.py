@@ -155,7 +155,6 @@ def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.Captu
     assert [each["c_type"] for each in kernel["parameters"]] == ["float", "float const*", "float*", "int"]
     assert kernel["registers"] > 0
     assert {"source", "target", "compilers"} <= {each["name"] for each in shown["components"]}
-    assert list(shown["built"]) == ["system", "python"]
     assert shown["created_s"] > 0
 
 
@@ -728,9 +727,7 @@ def test_directory_that_does_not_exist_is_said(tmp_path: Path, verb: str, capsys
     assert code == (verb == "verify")
     assert (nowhere in said) is (verb not in ("dir", "config"))
     assert not Path(nowhere).exists()
-    if verb == "verify":
-        assert "from --directory: there is no such directory" in said
-        assert run(Path(nowhere), "verify").returncode == 0
+    assert verb != "verify" or run(Path(nowhere), "verify").returncode == 0
 
 
 NO_PROGRAMS = {

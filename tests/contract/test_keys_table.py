@@ -159,7 +159,7 @@ def values(folder: Path) -> dict[str, tuple[Any, Any]]:
     (folder / "a.cu").write_text("__device__ int one() { return 1; }")
     same = {
         "arch": "sm_80", "fastmath": True, "std": "c++17", "defines": {"A": 1}, "include_dirs": [folder],
-        "max_registers": 32, "lineinfo": True, "debug": True, "fast_compile": "min", "options": ["-ewp"],
+        "max_registers": 32, "lineinfo": True, "debug": True, "options": ["-ewp"],
         "link": [str(folder / "a.cu")], "cooperative": True, "cluster": 2, "max_dynamic_shared": 1024, "carveout": 50,
         "launch_bounds": 64, "inline": "always", "forceinline": True, "shared_memory_carveout": 50, "extensions": [],
         "keep_ptx": False, "strict": True, "strided": True, "depends": [3], "cache": KernelCache(folder / "other"),

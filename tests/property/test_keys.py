@@ -225,8 +225,6 @@ def variants(tmp_path: Path) -> dict[str, str]:
         "opt": {"opt": 2},
         "opt other": {"opt": 0},
         "keep_ptx": {"keep_ptx": False},
-        "fast_compile": {"fast_compile": "min"},
-        "fast_compile other": {"fast_compile": "max"},
         "module": {"module": ModuleKernels()},
         "module lazy": {"module": ModuleKernels((), True)},
         "module of names": {"module": ModuleKernels(("a", "b"))},

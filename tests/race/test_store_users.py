@@ -105,12 +105,12 @@ def test_umask_without_search_permission_spoils_no_directory(place: Path) -> Non
         events = Events()
         store = open_store(root, emit=events)
         assert store.put(small_entry(1))
-        assert open_store(root, emit=Events()).prepare() == ""
+        assert open_store(root, emit=Events()).obstacle() == ""
         assert events.of(EventKind.TROUBLE) == []
 
     def later() -> None:
         store = open_store(root)
-        store.prepare()
+        assert store.obstacle() == ""
         assert store.get(key_of(1)) == small_entry(1)
 
     as_user(ALICE, work, umask=0o177)

@@ -145,6 +145,10 @@ POLYMORPHIC = (
 def kernel(x, n):
     x[0] = n
 
+@cached_kernel(cache=cache)
+def empty():
+    pass
+
 d4, d8 = cuda.to_device(np.ones(8, "f4")), cuda.to_device(np.ones(8))
 launch = kernel[1, 32]
 for turn in range(12):
@@ -163,6 +167,12 @@ for turn in range(12):
         kernel.forall(8)(d4)
     except TypeError as error:
         assert "it takes 2: x, n" in str(error)
+    else:
+        raise AssertionError
+    try:
+        empty[1, 32](d4)
+    except TypeError as error:
+        assert "it takes 0: none" in str(error), error
     else:
         raise AssertionError
     try:

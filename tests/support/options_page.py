@@ -67,22 +67,17 @@ SOURCE_OPTIONS = {
         "cached_kernel(SOURCE, include_dirs=['include', '../common'])",
     ),
     "max_registers": ("none", "registers per thread, 16 to 255", "cached_kernel(SOURCE, max_registers=64)"),
-    "opt": ("3", "level of optimisation of ptxas and of the linker", "cached_kernel(SOURCE, opt=1)"),
-    "fast_compile": (
-        "`False`",
-        (
-            'for development: `"min"`, `"mid"` or `"max"` (`--Ofast-compile`) take less time to compile and give '
-            "slower code. It saves much if ptxas takes most of the time, nothing if headers do. It changes the "
-            "code, so it is in the key; not with `lto`"
-        ),
-        "cached_kernel(SOURCE, fast_compile='mid')",
+    "opt": (
+        "3",
+        "level of optimisation of ptxas and of the linker; a level in `options` (`-O2`) counts only without it",
+        "cached_kernel(SOURCE, opt=1)",
     ),
     "options": (
         "none",
         (
             "raw NVRTC flags, in this order; `-I` and `-O` stand for `include_dirs` and `opt`; a flag whose "
             "effect the cache does not know makes the kernel uncacheable unless `depends=` declares what the flag "
-            "reads"
+            "reads; `--Ofast-compile=max` takes less time to compile and gives slower code"
         ),
         "cached_kernel(SOURCE, options=['--restrict', '--diag-suppress=177'])",
     ),
@@ -176,7 +171,6 @@ OF_SETTINGS = {
     "tiers": ("['/opt/kernels', 'redis://cache/0']", "/opt/kernels,redis://cache/0"),
     "trusted_keys": ("{'team': 'MCowBQYDK2VwAyEA...'}", "team=MCowBQYDK2VwAyEA..."),
     "signing_key": ("'kernels.pem'", "kernels.pem"),
-    "progress": ("False", "0"),
 }
 """An example of each setting: as a keyword, and in the environment."""
 

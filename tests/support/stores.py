@@ -19,7 +19,7 @@ from xxhash import xxh3_128_digest
 from numba_kcache import store as faults
 from numba_kcache.model import Emit, Event, EventKind
 from numba_kcache.settings import Settings
-from numba_kcache.store import StoredEntry, Tree
+from numba_kcache.store import PayloadRecord, Payloads, StoredEntry, Tree
 from numba_kcache.store.counters import Counters
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.folders import Folder
@@ -93,6 +93,12 @@ def counters_of(directory: Path, **options: Any) -> Counters:
 def file_of(store: DiskStore, key: str, folder: str = "entries") -> Path:
     """The file in which the store keeps `key`."""
     return Path(store.directory) / "v1" / folder / key[:2] / key[2:]
+
+
+def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
+    """The payload table of a decoded entry."""
+    assert isinstance(entry.payloads, Payloads)
+    return [record for record, _ in entry.payloads.packed.values()]
 
 
 def sealed(body: bytes) -> bytes:

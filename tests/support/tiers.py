@@ -24,10 +24,6 @@ class Chain(chain.Chain):
     def flush(self, wait_s: float) -> bool:
         return self.uploads.flush(wait_s)
 
-    def close(self) -> None:
-        for tier in self.tiers:
-            tier.close()
-
 
 class Time:
     """A monotonic clock that a pause moves on.
@@ -90,9 +86,6 @@ class MemoryTier:
 
     def keys(self, kind: int) -> list[str]:
         return list(self.manifests if kind == MANIFEST else self.entries)
-
-    def close(self) -> None:
-        self._operation("close", "")
 
     def _operation(self, name: str, key: str) -> None:
         self.asked.append((name, key))

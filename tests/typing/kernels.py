@@ -20,7 +20,7 @@ assert_type(cached_kernel(CUDA), SourceKernel)
 assert_type(cached_kernel(CUDA.encode(), kind="cuda"), SourceKernel)
 assert_type(cached_kernel(Path("k.cu"), arch="sm_90", std="c++17", defines={"TILE": 32, "FAST": None}), SourceKernel)
 cached_kernel(CUDA, arch=(9, 0), include_dirs=["include", Path("more")], options=["--restrict"], opt=3)
-cached_kernel(CUDA, arch=["sm_80", "sm_90"], fast_compile="min", max_registers=64, lineinfo=True, debug=False)
+cached_kernel(CUDA, arch=["sm_80", "sm_90"], max_registers=64, lineinfo=True, debug=False)
 cached_kernel(CUDA, name="k", signature="float*", cache=KernelCache("/tmp/cache", "512MB", mode="frozen"))
 cached_kernel(CUDA, cooperative=True, cluster=(2, 1), max_dynamic_shared=65536, carveout=50, strided=True, strict=True)
 cached_kernel(CUDA, link=["more.cu"], depends=[Path("table.bin")], keep_ptx=False, lto=True, fastmath=True)
@@ -96,7 +96,7 @@ cached_module(CUDA, fastmth=True)  # E
 cached_module(CUDA, signature="float*")  # E
 configure(max_size="1GB")  # E
 configure(mode="fast")  # E
-configure(progress=3.5)  # E
+configure(shared=3.5)  # E
 KernelCache(size="1GB")  # E
 KernelCache(max_size_bytes=1.5)  # E
 get_or_compile(CUDA, fastmth=True)  # E

@@ -143,10 +143,11 @@ def test_clear_leaves_kernels(open_programs: Open, tmp_path: Path) -> None:
     programs, cache = open_programs(), KernelCache(tmp_path / "cache", durability="none")
     cached_kernel(SAXPY, arch="sm_90", cache=cache).compile()
     cache.get_or_build({"a": 1}, lambda: b"1", label="cuda.core program of mine")
+    cache.get_or_build({"b": 1}, lambda: b"1", meta={"note": ["'resource': 'cuda.core program'"]})
     programs["k"] = b"code"
     assert len(programs) == 1
     programs.clear()
-    assert (len(programs), programs.get("k"), cache.info().entries) == (0, None, 2)
+    assert (len(programs), programs.get("k"), cache.info().entries) == (0, None, 3)
 
 
 # -- compiling -------------------------------------------------------------------------------------------------------

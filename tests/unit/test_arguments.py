@@ -169,6 +169,12 @@ REFUSED = {
         ("cannot pass None as argument 4 of saxpy (int n): "
         "the parameter is an integer\n  hint: pass a number; None means a null pointer only"),
     ),
+    "no memory": (
+        lambda n: (2.0, n.array(), Interface(0), 7),
+        ("cannot pass tests.Interface as argument 3 of saxpy (float* y): "
+        "its array interface has elements at the address 0\n"
+        "  hint: pass the array that holds the memory, or None for a null pointer"),
+    ),
     "too few": (
         lambda n: (2.0, n.array(), n.array()),
         ("cannot launch saxpy with 3 arguments: it takes 4: float a, float const* x, float* y, int n\n"

@@ -200,6 +200,8 @@ def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(zstandard, "frame_content_size", full)
     assert store.get(KEY) is None
     assert chain.get(key_of(9)) is None
-    assert len(events.of(EventKind.TROUBLE)) == 2
+    troubles = [str(event.fields["error"]) for event in events.of(EventKind.TROUBLE)]
+    assert len(troubles) == 2
+    assert troubles[1].endswith(f"the entry {key_of(9)} arrived damaged: not enough memory")
     assert not events.of(EventKind.DAMAGED)
     assert file_of(store, KEY).exists()

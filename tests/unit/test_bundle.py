@@ -40,7 +40,6 @@ from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
 from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.listing import payload_records
 from numba_kcache.store.writing import FAULT_POINTS
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, assemble, open_bundle, write_bundle
@@ -48,7 +47,7 @@ from numba_kcache.tiers.trust import Trust
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.resolving import resolutions_of
-from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
+from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, payload_records, sealed
 
 NOBODY = Trust(())
 TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
@@ -601,16 +600,6 @@ def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> 
     assert bundle.read_bytes() == before
     assert len(keys_of(cache)) == 1
     assert (report.readonly, report.bytes_written, report.errors) == (True, 0, 0)
-
-
-def test_explanation_names_the_older_target_that_a_launch_takes(bundle: Path, tmp_path: Path) -> None:
-    """A miss of exactly sm_86: such a device takes the code for sm_80, and one of sm_75 takes nothing of the bundle."""
-    cache = open_cache(tmp_path / "new")
-    cache.register_bundle(bundle)
-    found = {arch: cached_kernel(EMPTY, cache=cache).explain(arch) for arch in ("sm_86", "sm_75")}
-
-    assert [(each.outcome, each.instead) for each in found.values()] == [("miss", "sm_80"), ("miss", "")]
-    assert "a launch on a device of sm_86 takes the stored entry for sm_80" in str(found["sm_86"])
 
 
 def test_bundle_that_changes_after_it_was_mounted_is_not_believed(bundle: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from numba_kcache import Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import KCacheError, LinkError, OptionError
 from numba_kcache.model.cubin import cubin_in_fatbin, read_cubin
-from numba_kcache.model.options import FAST_COMPILE
 from tests.support.compiling import SAXPY, compiled, in_python
 
 SIGNATURE = "float, const float*, float*, int"
@@ -181,31 +180,11 @@ def test_cubin_is_linked_with_what_it_lacks(cache: KernelCache, tmp_path: Path) 
 # -- a faster compile -----------------------------------------------------------------------------------------
 
 
-def test_fast_compile_changes_code_and_key(cache: KernelCache) -> None:
-    """Each level has a key of its own; False has the key of a kernel without the option."""
-    keys = {level: kernel_of(cache, SAXPY, fast_compile=level).key() for level in (False, *FAST_COMPILE)}
+def test_flag_for_a_faster_compile_changes_code_and_key(cache: KernelCache) -> None:
+    """Each level has a key of its own."""
+    levels = [[], *([f"--Ofast-compile={level}"] for level in ("min", "mid", "max"))]
     loop = 'extern "C" __global__ void k(float *x) { for (int i = 0; i < 64; i++) x[i] = sinf(x[i]) + x[i] * i; }'
-    slow, fast = (kernel_of(cache, loop, fast_compile=level) for level in (False, "max"))
+    slow, fast = (kernel_of(cache, loop, options=levels[level]) for level in (0, 3))
 
-    assert len(set(keys.values())) == 4
-    assert keys[False] == kernel_of(cache, SAXPY).key()
+    assert len({kernel_of(cache, SAXPY, options=level).key() for level in levels}) == 4
     assert slow.cubin() != fast.cubin()
-
-
-@pytest.mark.parametrize("given", [True, "fast", 1, 0, "MAX"])
-def test_fast_compile_takes_its_levels_alone(cache: KernelCache, given: Any) -> None:
-    """The error lists the levels."""
-    with pytest.raises(OptionError, match="there is no such level") as caught:
-        kernel_of(cache, SAXPY, fast_compile=given)
-    assert "'min', 'mid', 'max'" in caught.value.hint
-
-
-def test_fast_compile_is_refused_where_it_does_nothing(cache: KernelCache) -> None:
-    """With lto the time is spent in linking; the raw flag would bypass the option."""
-    with pytest.raises(OptionError, match="it is the linker"):
-        kernel_of(cache, SAXPY, fast_compile="max", lto=True)
-    with pytest.raises(OptionError, match="not accepted") as caught:
-        kernel_of(cache, SAXPY, options=["--Ofast-compile=max"])
-    assert caught.value.hint == "use fast_compile="
-    with pytest.raises(OptionError, match="does not take it"):
-        kernel_of(cache, compiled(SAXPY, "ptx"), fast_compile="max")

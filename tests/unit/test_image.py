@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -142,6 +143,33 @@ def test_tags_of_one_layout_lead_to_their_images(filled: KernelCache, layout: Pa
     assert entries(f"oci:{layout}") == entries(f"oci:{layout}:latest") == 1
     with pytest.raises(BundleError, match=r"0 images with the tag 'v2'; its tags are latest, old, v1"):
         entries(f"oci:{layout}:v2")
+
+
+@pytest.mark.parametrize("holder", ["another export", "a stopped process"])
+def test_tag_written_at_the_same_time_is_not_lost(
+    filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str
+) -> None:
+    """The index is read and written under a lock, for whose owner an export waits a bounded time."""
+    layout, locked, waits = tmp_path / "layout", image.within, []
+    layout.mkdir()
+    stopped = os.open(layout, os.O_RDONLY) if holder == "a stopped process" else -1
+    if stopped >= 0:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+
+    def lock(seconds: float, work: Callable[[], object], late: str) -> object:
+        waits.append(seconds)
+        if len(waits) == 1:
+            filled.export_bundle(f"oci:{layout}:second")
+        return locked(0.01 if stopped >= 0 else seconds, work, late)
+
+    monkeypatch.setattr(image, "within", lock)
+    filled.export_bundle(f"oci:{layout}:first")
+    if stopped >= 0:
+        os.close(stopped)
+
+    assert waits == [image.INDEX_WAIT_S] * 2
+    for tag in ("first", "second"):
+        assert open_cache(tmp_path / "new").register_bundle(f"oci:{layout}:{tag}").entries == 3
 
 
 def test_directory_with_something_else_is_left_as_it_is(filled: KernelCache, tmp_path: Path) -> None:

@@ -397,6 +397,19 @@ def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, nat
     assert not log
 
 
+def test_out_for_a_const_parameter_is_refused() -> None:
+    """The kernel would read memory that nothing was written to, and the copy back would overwrite the array."""
+    log: list[str] = []
+    wrapper = Wrapper(np.zeros(3, "f4"), log)
+    wrapper.copy_input = False
+
+    with pytest.raises(ArgumentError, match=r"cuda\.Out copies nothing to the device, and the parameter is const"):
+        Kernel(one("*kf4")).bytes_of(wrapper)
+
+    assert not log
+    assert Kernel(one("*f4")).bytes_of(wrapper) == [word(ADDRESS)]
+
+
 def test_later_refusal_copies_nothing() -> None:
     """A wrapper before an argument that is refused copies nothing."""
     log: list[str] = []

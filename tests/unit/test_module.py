@@ -551,10 +551,6 @@ REFUSED = {
         {"lazy": True, "link": ["a.cu"]},
         "the kernels are linked one by one, which does not support it",
     ),
-    "lazy with fast_compile": (
-        {"lazy": True, "fast_compile": "max"},
-        "the kernels are linked one by one, which does not support it",
-    ),
     "an unknown option": ({"fastmaths": True}, "does not take it"),
 }
 

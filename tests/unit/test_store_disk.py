@@ -141,8 +141,8 @@ def test_directory_with_other_things_in_it_is_not_tagged(root: Path) -> None:
     assert not (root / "CACHEDIR.TAG").exists()
 
 
-def test_payload_lists_without_unpacking(root: Path) -> None:
-    """A listing has names, sizes and time of each entry."""
+def test_listing_has_names_size_and_time_of_each_entry(root: Path) -> None:
+    """They come from the file and its header."""
     clock = Clock()
     store = open_store(root, clock=clock)
     store.put(entry_of(1, 1000))
@@ -151,7 +151,6 @@ def test_payload_lists_without_unpacking(root: Path) -> None:
 
     assert info.key == key_of(1)
     assert (info.kernels, info.target, info.compile_time_s) == (("k",), "sm_90", 0.0)
-    assert info.payload_bytes == {"cubin": 1000, "ptx": 4096}
     assert info.size_bytes == file_of(store, key_of(1)).stat().st_size
     assert info.used_s == clock()
 
@@ -701,7 +700,7 @@ def test_directory_of_another_user_is_refused(root: Path) -> None:
     (event,) = events
     assert "12345" in event.fields["error"]
     assert "in memory only" in event.fields["error"]
-    assert (store.place, "12345" in store.obstacle(), "12345" in store.prepare()) == ("", True, True)
+    assert (store.place, "12345" in store.obstacle()) == ("", True)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
@@ -841,7 +840,6 @@ def test_unwritable_tree_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("planted", ["file", "open", "foreign"])
 def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """The name of the directory for host files can be guessed, so its owner and mode are checked."""
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(folders, "LOCAL_PARENT", str(tmp_path))
     place = Path(folders.local_directory("files"))
     if planted == "file":
@@ -1025,7 +1023,6 @@ def test_obstacle_is_found_without_a_trace(root: Path) -> None:
     assert list(root.parent.iterdir()) == []
     store.put(small_entry(1))
     assert store.obstacle() == ""
-    assert store.prepare() == ""
 
 
 def test_folder_that_another_process_makes_first_is_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

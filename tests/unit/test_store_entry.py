@@ -14,8 +14,7 @@ import zstandard
 from numba_kcache import store as entry_format
 from numba_kcache.store import MANIFEST, DamagedEntry, StoredEntry, decode_entry, decode_manifest, encoding
 from numba_kcache.store.encoding import check_payloads, encode_entry, encode_manifest, merge
-from numba_kcache.store.listing import payload_records
-from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
+from tests.support.stores import DIGEST_BYTES, entry_of, key_of, payload_records, sealed
 
 PREFIX = struct.Struct("<8sHBBIQ32s")
 RECORD = struct.Struct("<16sQQB7x32s")

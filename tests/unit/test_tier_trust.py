@@ -242,6 +242,21 @@ def test_signer_vouches_for_no_one_else_s_rows(tmp_path: Path, events: Events, a
     assert [each["key"] for each in found] == [key_of(3), key_of(1)]
 
 
+def test_reader_between_the_two_files_of_a_manifest_misses_silently(tmp_path: Path, events: Events) -> None:
+    """A writer replaces the signature first: until the manifest follows, they do not fit each other."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, "team")
+    node, before = believer(tmp_path, tier, events), tier.manifests[key_of(9)]
+    believer(tmp_path, tier, events, signs="team").add_rows(key_of(9), {**VARIANT, "key": key_of(3)})
+    after, tier.manifests[key_of(9)] = tier.manifests[key_of(9)], before
+
+    assert node.tiers[0].get_manifest(key_of(9)) == []
+    assert events.of(EventKind.TROUBLE) == []
+
+    tier.manifests[key_of(9)] = after
+    assert [each["key"] for each in node.tiers[0].get_manifest(key_of(9))] == [key_of(3), key_of(1)]
+
+
 def test_bad_signing_key_hands_nothing_on(tmp_path: Path, events: Events) -> None:
     """The failure is an event, not the user's exception; local entries are stored."""
     (tmp_path / "bad.pem").write_text("no key")

@@ -19,7 +19,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Request, RunsUncached, Session
-from ...errors import ArgumentError, OptionError, UncacheableError
+from ...errors import OptionError, UncacheableError
 from ...keys import Component, Plain, component
 from ...model import Artifact, Choice, Resolution, Target
 from ...settings import NVRTC_VARIABLES, variables
@@ -249,9 +249,9 @@ class PythonDefinition(Definition):
         if number < code.co_argcount or (number > code.co_argcount and not (complete and takes_more)):
             if complete is None and (takes_more or self.function.__defaults__):
                 return None
-            names = ", ".join(code.co_varnames[: code.co_argcount])
-            what = f"cannot launch {self.name} with {number} argument{'s' if number != 1 else ''}"
-            raise ArgumentError(what, f"it takes {code.co_argcount}: {names}", "pass one argument for each parameter")
+            from ...launch.keywords import wrong_count
+
+            raise wrong_count(self.name, number, code.co_varnames[: code.co_argcount])
         takes_any = getattr(self.thing, "_can_compile", True)
         try:
             types = self.types_of(arguments)
@@ -484,7 +484,6 @@ def kernel_request(
         file=definition.file,
         name=definition.qualname,
         kinds=component_kinds,
-        loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")

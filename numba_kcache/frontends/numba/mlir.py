@@ -356,9 +356,9 @@ class MlirDefinition(PythonDefinition):
     def launcher(self, loaded: LoadedKernel, variant: Variant, **more: Any) -> TypedLauncher | None:
         """Make the launcher for arguments of these types; None if the dispatcher's launch is needed."""
         made = super().launcher(loaded, variant, **more)
-        if made is not None and PACKAGE in sys.modules and not hasattr(loaded.module, "is_known_to_mlir"):
+        if made is not None and PACKAGE in sys.modules and not loaded.module.is_watched_in_mlir:
             loaded.module.watch_context(surface(MLIR).get_context().modules)
-            loaded.module.is_known_to_mlir = True
+            loaded.module.is_watched_in_mlir = True
         return made
 
 

@@ -281,7 +281,6 @@ def nvrtc_flags(request: SourceInput, toolkit_dirs: Sequence[str]) -> list[str]:
         (options.lto, "--dlink-time-opt"),
         (request.link and not options.lto, "--relocatable-device-code=true"),
         (options.opt != 3 and not options.lto, f"--ptxas-options=-O{options.opt}"),
-        (options.fast_compile, f"--Ofast-compile={options.fast_compile}"),
     ):
         if wanted:
             flags.append(flag)

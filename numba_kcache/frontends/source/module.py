@@ -49,7 +49,7 @@ class ModuleDefinition(SourceDefinition):
                 "its kernels cannot be linked one by one",
                 "give CUDA C++ or LTO-IR, or leave out lazy=True",
             )
-        for unfit in ("link", "lto", "fast_compile") if module.lazy else ():
+        for unfit in ("link", "lto") if module.lazy else ():
             if options.get(unfit):
                 why = (
                     "a lazy module is always linked from LTO-IR"
@@ -151,14 +151,14 @@ class LinkedResolutions(Resolutions):
             return request
         return self.definition.link_request(Artifact("ltoir", request.target, (), b""), self.session().key(request))
 
-    def explain(self, choice: Choice, variant: Variant, *, asks_why: bool = True) -> Explanation:
+    def explain(self, choice: Choice, variant: Variant) -> Explanation:
         """Explain the kernel, or the module's LTO-IR if that is not in the cache."""
-        module = self._whole.explain(choice, variant, asks_why=asks_why)
+        module = self._whole.explain(choice, variant)
         if not module.is_hit:
             return module
         linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
         request = self.definition.link_request(linked_from, module.key)
-        return self.session().explain(request, asks_why=asks_why)
+        return self.session().explain(request)
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
         """Check whether the LTO-IR and the kernel are stored, and count hits for those that are."""
