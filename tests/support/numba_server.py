@@ -31,7 +31,7 @@ _SERVER = """
 import atexit, json, os, runpy, select, socket, sys, traceback, warnings
 warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
-is_later = way == "later"
+is_filled = way not in ("early", "later")
 listener, run_ended = socket.socket(fileno=int(sys.argv[3])), os.pidfd_open(int(sys.argv[4]))
 if way == "stand-in" and of == "numba":
     from numba_kcache import cuda
@@ -42,14 +42,14 @@ elif way == "stand-in":
 if of == "numba":
     import numba.core.config, numba.cuda.core.config
     from numba import cuda
-    if not is_later:
+    if is_filled:
         cuda.compile_ptx(lambda x: None, (numba.float64[::1],), cc=(9, 0))
     configs = numba.core.config, numba.cuda.core.config
 else:
     import numba_cuda_mlir.cuda
     from numba_cuda_mlir.descriptor import mlir_target
     from numba_cuda_mlir.numba_cuda.core import config
-    if not is_later:
+    if is_filled:
         mlir_target.ensure_initialized()
     configs = config,
 
@@ -82,7 +82,10 @@ def begin(connection):
         each.close()
     with connection.makefile() as lines:
         asked = json.loads(lines.readline())
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    given = os.memfd_create("given")
+    os.write(given, asked.pop().encode())
+    os.lseek(given, 0, os.SEEK_SET)
+    os.dup2(given, 0)
     os.dup2(connection.fileno(), 1)
     os.dup2(connection.fileno(), 2)
     connection.close()
@@ -130,13 +133,15 @@ def _connected(of: str, way: str) -> socket.socket:
     return made
 
 
-def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> tuple[int, str]:
+def run(
+    arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first", given: str = ""
+) -> tuple[int, str]:
     """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
 
-    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server: "first", "later", "stand-in".
+    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server. `given` is its input.
     """
     with _connected(of, way) as server:
-        server.sendall(json.dumps([list(arguments), dict(env), os.getcwd()]).encode() + b"\n")
+        server.sendall(json.dumps([list(arguments), dict(env), os.getcwd(), given]).encode() + b"\n")
         with server.makefile(errors="replace") as answer:
             text = answer.read()
     ended = re.search(r"\0(-?\d+)\0", text)  # not at the end, if a child of the program wrote later
@@ -144,9 +149,9 @@ def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, 
     return int(ended[1]), text.replace(ended[0], "")
 
 
-def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> str:
+def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", **more: str) -> str:
     """Output of a program; the test fails if its exit code is not 0."""
-    code, text = run(arguments, env, of, way=way)
+    code, text = run(arguments, env, of, **more)
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
     return text
