@@ -242,8 +242,8 @@ for _ in range(4):
 
 
 def test_every_kind_of_parameter_reaches_the_driver_as_cxx_holds_it(tmp_path: Path) -> None:
-    """One kernel has parameters of all kinds, by the compiler's own prototype; interpreted and compiled launches pass the
-    same bytes."""
+    """One kernel has parameters of all kinds, by the compiler's own prototype; interpreted and compiled launches pass
+    the same bytes."""
     _, launches = seen(tmp_path, EVERY_KIND, "launch")
 
     expected = [case.expected.hex() for case in {case.c_type: case for case in CASES}.values()]
