@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import numba_server
-from tests.support.compiling import edited, said_by_each
+from tests.support.compiling import edited
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -171,9 +171,7 @@ def test_edit_of_an_extension_invalidates_key() -> None:
     """Of the kernels that use it."""
     edits = [(0, name, edit) for name, edit in OF_INTERVALS.items()]
     edits += [(1, name, edit) for name, edit in OF_QUATERNIONS.items()]
-    before, *after = said_by_each(
-        "numba.cuda", [PROGRAM + KEYS, *(edited(PROGRAM, *edit) + KEYS for *_, edit in edits)]
-    )
+    before, *after = map(said, [PROGRAM + KEYS, *(edited(PROGRAM, *edit) + KEYS for *_, edit in edits)])
 
     changed = [name for (kernel, name, _), keys in zip(edits, after, strict=True) if keys[kernel] != before[kernel]]
     assert changed == [*OF_INTERVALS, *OF_QUATERNIONS]
@@ -269,7 +267,7 @@ def test_edit_of_an_extension_of_numba_cuda_mlir_invalidates_key() -> None:
     keys = KEYS.replace("key(of_intervals), key(of_quaternions)", "key(of_methods), key(of_intervals), key(plain)")
     programs = [OF_MLIR + keys, *(edited(OF_MLIR, *edit) + keys for edit in MLIR_EDITS.values())]
 
-    before, *after = said_by_each("numba_cuda_mlir.cuda", programs)
+    before, *after = (said(each, of="mlir") for each in programs)
 
     changed = [name for name, keys in zip(MLIR_EDITS, after, strict=True) if keys[:2] != before[:2]]
     assert changed == [*MLIR_EDITS]
