@@ -5,8 +5,9 @@ Method      A server for each Numba, started on the fake driver, fills its regis
             is asked of it. numba-cuda-mlir compiles nothing before: its compiler starts threads, which no child would
             have.
             A hit in another process is seen in a fork of a second server (`way="later"`), which has another hash seed
-            and other addresses, has imported the Numba, and has filled no registry.
-            A third server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
+            and other addresses, has imported the Numba, and has filled no registry; one with `way="early"` is like it,
+            with the hash seed of the first.
+            Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
             All processes of a run of tests share the servers, by a socket; they end with that run.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
@@ -28,7 +29,7 @@ import pytest
 from tests.support.fake_driver import build, environment
 
 _SERVER = """
-import atexit, json, os, runpy, select, socket, sys, traceback, warnings
+import atexit, contextlib, json, os, runpy, select, socket, sys, traceback, warnings
 warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
 is_filled = way not in ("early", "later")
@@ -97,7 +98,7 @@ while run_ended not in (ready := select.select([listener, run_ended, *children],
         child, connection = children.pop(each)
         os.close(each)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with connection:
+        with connection, contextlib.suppress(OSError):  # a client that was interrupted
             connection.sendall(f"\\0{code}\\0".encode())
     if listener in ready:
         connection, _ = listener.accept()
