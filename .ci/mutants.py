@@ -47,7 +47,7 @@ ROOMS = {
     "property/test_native_arguments property/test_packing property/test_parameter_layout unit/test_kernel "
     "integration/test_*_on_fake_driver",
     "frontends/numba/": "unit/test_numba_* unit/test_python_* unit/test_code_* unit/test_compiled_code "
-    "unit/test_configurations unit/test_copies unit/test_mlir_* property/test_python_function_laws "
+    "unit/test_configurations unit/test_copies unit/test_mlir* property/test_python_function_laws "
     "property/test_load_order contract/test_numba_equality integration/test_numba_* "
     "integration/test_mlir_* integration/test_stand_in*",
 }

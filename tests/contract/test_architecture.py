@@ -371,7 +371,7 @@ def test_functions_import_modules_at_named_seams_alone() -> None:
     text = (house.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     table = text.partition("\n## Seams\n")[2].partition("\n## ")[0]
     named = {name for row in table.splitlines() if row.startswith("| ") for name in re.findall(r"`([\w./]+)`", row)}
-    late = {each.module for each in house.House(house.ROOT).imports if each.when == "call"}
+    late = {each.module for each in HOUSE.imports if each.when == "call"}
 
     assert {each for each in late if each not in named and f"{each.partition('.')[0]}/" not in named} == set()
     assert {

@@ -29,7 +29,6 @@ MODULES = ("numba", "numba_cuda_mlir", "llvmlite", "numpy", "cuda.core")
 
 needs_numba = pytest.mark.skipif(find_spec("numba_cuda") is None, reason="no numba-cuda: numba-kcache[numba]")
 needs_mlir = pytest.mark.skipif(find_spec("numba_cuda_mlir") is None, reason="no numba-cuda-mlir: numba-kcache[mlir]")
-needs_numpy = pytest.mark.skipif(find_spec("numpy") is None, reason="no NumPy")
 
 SAXPY = r"""
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import numba_server
 from tests.support.compiling import SAXPY
+from tests.support.echo import CASES
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -228,3 +229,23 @@ for on in (False, True, False):
 
     kinds = [each["event"] for each in events]
     assert kinds == ["launch"] * 12 + ["synchronize", "launch", "synchronize"] * 12 + ["launch"] * 12
+
+
+EVERY_KIND = """
+from tests.support.echo import CASES, source
+out = cuda.device_array(4096, "u1")
+first = list({case.c_type: case for case in CASES}.values())
+everything = cached_kernel(source(*first), cache=cache)
+for _ in range(4):
+    everything[1, 1](*[case.argument for case in first], out)
+"""
+
+
+def test_every_kind_of_parameter_reaches_the_driver_as_cxx_holds_it(tmp_path: Path) -> None:
+    """One kernel has parameters of all kinds, by the compiler's own prototype; interpreted and compiled launches pass
+    the same bytes."""
+    _, launches = seen(tmp_path, EVERY_KIND, "launch")
+
+    expected = [case.expected.hex() for case in {case.c_type: case for case in CASES}.values()]
+    assert len(launches) > 2
+    assert [each["parameters"][:-1] for each in launches] == [expected] * len(launches)

@@ -22,7 +22,6 @@ from tests.support.numba_programs import (
     UNCACHED,
     UNTRACKED,
     VOUCHED,
-    WARM,
 )
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -57,15 +56,6 @@ def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
         assert len(groups) == said.count("launched") == 45
         assert misses in said
         assert [each for each in groups if any(one != each[0] for one in each)] == []
-
-
-def test_warm_start_loads_no_compiler_and_no_registry(tmp_path: Path) -> None:
-    """A warm start maps neither NVVM, NVRTC nor nvJitLink, and does not read Numba's typing and lowering registries."""
-    child(WARM, tmp_path)
-
-    said = run(["-c", WARM, str(tmp_path)], env=surroundings()).stdout.splitlines()
-
-    assert said == ["libraries []", "registries []", "hits 1 misses 0"]
 
 
 def test_host_arrays_and_wrappers_are_copied_as_numba_does(tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import numba_kcache.bundles as shipping
 from numba_kcache import KCacheError, KernelCache, SettingsError, cached_kernel
 from numba_kcache.cli import main
 from numba_kcache.store import ENTRY
@@ -110,19 +108,17 @@ def test_entry_that_changes_after_it_was_verified_is_not_pushed(
     """The entry counts as failed, and the others are pushed: only verified bytes are sent, or signed."""
     cache = KernelCache(tmp_path / "own", durability="none")
     cached_kernel(EMPTY, cache=cache).compile(["sm_80", "sm_90"])
-    choose = shipping._chosen
+    put, last = DirectoryTier.put, file_of(cache.session.local, max(each.key for each in cache.entries()))
+    data = last.read_bytes()
 
-    def chosen(*arguments: Any) -> Any:
-        found = choose(*arguments)
-        path = file_of(cache.session.local, found[0].key)
+    def put_and_change(*arguments: Any) -> Any:
         if change == "removed":
-            path.unlink()
+            last.unlink(missing_ok=True)
         else:
-            data = path.read_bytes()
-            path.write_bytes(data[:-1] if change == "damaged" else sealed(data[: -DIGEST_BYTES - 1] + b"x"))
-        return found
+            last.write_bytes(data[:-1] if change == "damaged" else sealed(data[: -DIGEST_BYTES - 1] + b"x"))
+        return put(*arguments)
 
-    monkeypatch.setattr(shipping, "_chosen", chosen)
+    monkeypatch.setattr(DirectoryTier, "put", put_and_change)
     moved = cache.push(str(tmp_path / "share"))
 
     assert (moved.entries, moved.failed) == (1, 1)
@@ -141,26 +137,39 @@ def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> Non
     assert other.pull(share)[1:2] + other.pull(share)[3:] == (2, 2, 1)
 
 
-def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
+@pytest.fixture
+def pull_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[str], str], Any]:
+    """Pull one entry of a directory which lists other names, too, and may then fail."""
+    cache, keys = KernelCache(tmp_path / "own", durability="none"), DirectoryTier.keys
+    cached_kernel(EMPTY, arch="sm_90", cache=cache).compile()
+    cache.push(str(tmp_path / "share"))
+
+    def pull(names: Iterable[str], error: str = "") -> Any:
+        def listed(tier: DirectoryTier, kind: int) -> Iterator[str]:
+            yield from keys(tier, kind)
+            yield from names
+            if error:
+                raise OSError(error)
+
+        monkeypatch.setattr(DirectoryTier, "keys", listed)
+        return KernelCache(tmp_path / "other", durability="none").pull(str(tmp_path / "share"))
+
+    return pull
+
+
+def test_names_in_a_tier_that_are_no_keys_are_passed_over(pull_of: Callable[..., Any]) -> None:
     """A bucket, or a shared Redis, has other files too."""
     key = "0123456789abcdef" * 4
-    names = [key, "README", key.upper(), "g" * 64, f"../{key[3:]}", ""]
-    tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=lambda _kind: names))
 
-    assert shipping._keys(tier, ENTRY, "pull from") == {key}
+    pulled = pull_of(["README", key.upper(), "g" * 64, f"../{key[3:]}", ""])
+
+    assert (pulled.entries, pulled.failed) == (1, 0)
 
 
-def test_listing_that_ends_in_an_error_is_not_taken_for_a_whole_one() -> None:
+def test_listing_that_ends_in_an_error_is_not_taken_for_a_whole_one(pull_of: Callable[..., Any]) -> None:
     """The names before the error are no list of all."""
-
-    def keys(_kind: int) -> Iterator[str]:
-        yield "0123456789abcdef" * 4
-        raise OSError("reset")
-
-    tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=keys))
-
-    with pytest.raises(KCacheError, match="cannot pull from bucket: reset"):
-        shipping._keys(tier, ENTRY, "pull from")
+    with pytest.raises(KCacheError, match=r"cannot pull from .*: reset"):
+        pull_of([], "reset")
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from numba_kcache.frontends.numba.stand_in import HOMES
 from tests.support import device_functions, numba_server
 from tests.support import stand_in_programs as programs
-from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.fake_driver import build, environment, needs_fake_driver, run
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
@@ -24,19 +22,14 @@ HOST = {"math", "config", "cuda", "types", "HAS_NUMBA", "TWO_PI_FLOAT32", "TWO_P
 """Names in these modules that are no device functions: other modules, and constants of NumPy."""
 
 
-def answered(program: str, folder: Path, given: object = None, **env: str) -> tuple[dict[str, str], list[str]]:
+def answered(program: str, folder: Path, given: object, **env: str) -> tuple[dict[str, str], list[str]]:
     """What each kernel of a program gives, and the Numbas that are loaded at its end."""
     surroundings = {**environment(build()), "NUMBA_KCACHE_DIR": str(folder), **env}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=json.dumps(given),
-        env=surroundings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found, loaded = json.loads(done.stdout.splitlines()[-1])
+    if "REAL" in env:
+        told = numba_server.output(["-c", program], surroundings, env["KIND"], way="early", given=json.dumps(given))
+    else:
+        told = run(["-c", program], env=surroundings, given=json.dumps(given)).stdout
+    found, loaded = json.loads(told.splitlines()[-1])
     return found, loaded
 
 

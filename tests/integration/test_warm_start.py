@@ -29,14 +29,16 @@ from numba import cuda
 from numba.cuda.descriptor import cuda_target
 x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(64, np.float32))
 cuda.synchronize()
+before = set(sys.modules)
 kernel[2, 32](2.0, x, y)
+of_numba = sorted(each for each in set(sys.modules) - before if each.startswith("numba."))
 cuda.synchronize()
 names = [each for each in opened if len(each) == 62 and not each.strip("0123456789abcdef")]
 counted = [path.parts[-3] for each in names for path in Path(os.environ["NUMBA_KCACHE_DIR"]).glob(f"v1/*/*/{{each}}")]
 mapped = open("/proc/self/maps").read()
 info = numba_kcache.info("process")
 print(json.dumps(dict(
-    opened=counted, compiles=info.compiles, hits=info.hits, misses=info.misses,
+    opened=counted, of_numba=of_numba, compiles=info.compiles, hits=info.hits, misses=info.misses,
     contexts=(cuda_target._typingctx, cuda_target._targetctx) != (None, None),
     compilers=[each for each in ("libnvrtc", "libnvvm", "libnvJitLink") if each in mapped],
 )))
@@ -58,7 +60,9 @@ def kernel():
 FACTOR = 2.0
 @cached_kernel
 def kernel(a, x, y):
-    y[0] = a * x[0] * FACTOR
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = a * x[0] * FACTOR
 """,
     ),
     "Numba, its dispatcher": (
@@ -100,7 +104,8 @@ def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KERNELS)
 def test_warm_start_opens_two_files_and_builds_nothing(tmp_path: Path, kind: str) -> None:
     """The files are the entry, and the record of compilers that the key needs. No compiler library is mapped, and Numba
-    makes no typing or target context: types come from the arguments, the key from the function's code."""
+    imports nothing for the launch and makes no typing or target context: types come from the arguments, the key from
+    the function's code."""
     cold = start(tmp_path, kind)
     assert (cold["compiles"], cold["misses"], cold["hits"]) == (1, 1, 0)
     own = kind == "Numba, its dispatcher"  # what `cuda.jit` itself makes and loads is Numba's
@@ -108,7 +113,7 @@ def test_warm_start_opens_two_files_and_builds_nothing(tmp_path: Path, kind: str
     warm = start(tmp_path, kind)
 
     by_numba = {"contexts": own, "compilers": ["libnvJitLink"] * own}
-    assert warm == {"opened": TWO_FILES, "compiles": 0, "hits": 1, "misses": 0, **by_numba}
+    assert warm == {"opened": TWO_FILES, "of_numba": [], "compiles": 0, "hits": 1, "misses": 0, **by_numba}
     calls = [each["event"] for each in read_log(tmp_path / "log", "load", "get_kernel", "launch", "set_attribute")]
     assert calls == ["load", "get_kernel", "launch"], "nor is the driver asked for more than a launch needs"
     assert start(tmp_path, kind, NUMBA_KCACHE_MODE="readonly") == warm, "nor without write access"

@@ -6,7 +6,9 @@ import hashlib
 import itertools
 import json
 import math
+import runpy
 import struct
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numba_kcache import keys
 from numba_kcache.errors import UncacheableError
 from numba_kcache.explanation.diff import Difference, diff
 from numba_kcache.frontends.source.module import link_request
@@ -483,3 +486,21 @@ def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -
         varied = {"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONOPTIMIZE": "1", "TZ": "Asia/Tokyo"}
         elsewhere = in_python(imports + KEYS, cwd=cwd, **varied)
         assert elsewhere.strip() == here
+
+
+# -- digests --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 1000, 16 << 10, (16 << 10) + 1])
+@pytest.mark.parametrize("has_own", [True, False])
+def test_digest_is_sha256_whoever_computes_it(monkeypatch: pytest.MonkeyPatch, size_bytes: int, has_own: bool) -> None:
+    """Below and above the size limit, with and without the interpreter's own sha256."""
+    if not has_own:
+        monkeypatch.setitem(sys.modules, "_sha2", None)
+        monkeypatch.setitem(sys.modules, "_sha256", None)
+    data = bytes(range(256)) * 65
+    data = data[:size_bytes]
+
+    sha256 = runpy.run_path(keys.__file__, run_name="numba_kcache.keys")["sha256"]
+
+    assert sha256(data).hexdigest() == hashlib.sha256(data).hexdigest()

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.compiling import ROOT
+from tests.support import numba_server
 from tests.support.device_functions import COMMON, COMPILED, KEYS, NAMES, OWN
+from tests.support.fake_driver import build, environment, needs_fake_driver
 
-pytestmark = pytest.mark.slow
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 PACKAGES = ("numba", "numba_cuda_mlir")
 LOCAL = "    own = cuda\n    x[0] = own{}(x[0])"
-STATES = {"compiled": 2, "loaded, reversed": 1, "imported": 2}
-"""Every name by attribute is asked in each state, from a local variable where the step is 1."""
+STATES = {"compiled": ("later", 2), "loaded, reversed": ("later", 1), "imported": ("first", 2)}
+"""For each state the process that is forked: one with another hash seed, or one that has filled its registries. Every
+name by attribute is asked in each, from a local variable where the step is 1."""
 
 
-def printed(program: str, package: str, state: str, directory: Path, given: str = "", **environment: str) -> Any:
-    """Run a program in a fresh process; return what it prints, from JSON."""
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
-    done = subprocess.run(
-        [sys.executable, "-c", program, package, state, str(directory)],
-        input=given, capture_output=True, text=True, check=False, timeout=300,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def printed(program: str, package: str, state: str, directory: Path, given: str = "", way: str = "early") -> Any:
+    """Run a program in a fork of a process that has imported the package; return what it prints, from JSON."""
+    words, of = ["-c", program, package, state, str(directory)], {"numba_cuda_mlir": "mlir"}.get(package, package)
+    return json.loads(numba_server.output(words, environment(build()), of, way=way, given=given).splitlines()[-1])
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -46,8 +39,8 @@ def test_every_device_function_has_one_key_in_any_process(tmp_path: Path, packag
     first = printed(KEYS, package, "fresh", tmp_path, json.dumps(texts))
 
     assert sum(len(each) == 64 for each in first.values()) > 1000, "most names have a key"
-    for state, step in STATES.items():
-        found = printed(KEYS, package, state, tmp_path, json.dumps(texts[::step]))
+    for state, (way, step) in STATES.items():
+        found = printed(KEYS, package, state, tmp_path, json.dumps(texts[::step]), way)
         assert [text for text in found if found[text] != first[text]] == [], state
 
 
@@ -57,5 +50,5 @@ def test_corpus_hits_in_the_second_process(tmp_path: Path, package: str) -> None
     kernels = len(COMMON | OWN[package])
 
     assert printed(COMPILED, package, "fresh", tmp_path) == [0, kernels]
-    for state in ("fresh", "imported, reversed"):
-        assert printed(COMPILED, package, state, tmp_path) == [kernels, 0], state
+    for state, way in (("fresh", "later"), ("imported, reversed", "first")):
+        assert printed(COMPILED, package, state, tmp_path, way=way) == [kernels, 0], state

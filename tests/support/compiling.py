@@ -85,11 +85,6 @@ def edited(program: str, old: str, new: str) -> str:
     return program.replace(old, new)
 
 
-def said(code: str, *arguments: str) -> Any:
-    """What a program in a process of its own prints, as JSON."""
-    return json.loads(in_python(code, *arguments))
-
-
 def said_by_each(module: str, programs: Sequence[str]) -> list[Any]:
     """What each program prints, as JSON; each is run in a fork of one process, which has imported the module."""
     return [json.loads(line) for line in in_python(_FORKS, module, stdin=json.dumps(programs)).splitlines()]

@@ -128,6 +128,7 @@ def run(
     cwd: Path | None = None,
     timeout_s: float = 120.0,
     check: bool = True,
+    given: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python child with the environment `env`, and return its output and exit code.
 
@@ -137,6 +138,7 @@ def run(
         cwd: The child's working directory.
         timeout_s: Seconds until the child is killed.
         check: Fail the test, with the child's stderr in the message, when the child does not exit with 0.
+        given: The child's input.
     """
     if isinstance(script, str):
         arguments = ["-c", script]
@@ -147,6 +149,7 @@ def run(
         env=env,
         cwd=cwd,
         timeout=timeout_s,
+        input=given,
         capture_output=True,
         text=True,
         check=False,

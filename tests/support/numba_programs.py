@@ -62,34 +62,6 @@ print(cache.info("process").misses, "misses")
 )
 """Launch with each argument by Numba, then by `cached_kernel`, interpreted and through the compiled module."""
 
-WARM = """
-import sys, warnings
-warnings.simplefilter("ignore")
-import numpy as np
-from numba import cuda
-from numba_kcache import KernelCache, cached_kernel
-
-cache = KernelCache(sys.argv[1])
-SCALE = 2.0
-
-def helper(x):
-    return x * SCALE
-
-@cached_kernel(cache=cache)
-def kernel(x, factor, out):
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = x[i] * factor + SCALE
-
-x = cuda.to_device(np.ones(64, np.float32))
-before = set(sys.modules)
-kernel[1, 64](x, 2.0, x)
-print("libraries", [each for each in ("libnvvm", "libnvrtc", "libnvJitLink") if each in open("/proc/self/maps").read()])
-print("registries", sorted(each for each in set(sys.modules) - before if each.startswith("numba.")))
-print("hits", cache.info("process").hits, "misses", cache.info("process").misses)
-"""
-"""Print the modules and libraries that a warm start loads."""
-
 _START = """
 import sys, warnings
 warnings.simplefilter("ignore")

@@ -1,18 +1,24 @@
 """Run programs that use a Numba in children forked from a process that has imported it: 0.3 s each instead of 2 s.
 
-Promise     A child has its own arguments, environment and output; Numba reads its settings again.
-Method      A server for each Numba, started on the fake driver, fills its registries, then forks for each line of its
-            input. numba-cuda-mlir compiles nothing before: its compiler starts threads, which no child would have.
+Promise     A child has its own arguments, environment, working directory and output; Numba reads its settings again.
+Method      A server for each Numba, started on the fake driver, fills its registries, then forks for each program that
+            is asked of it. numba-cuda-mlir compiles nothing before: its compiler starts threads, which no child would
+            have.
             A hit in another process is seen in a fork of a second server (`way="later"`), which has another hash seed
-            and other addresses, has imported the Numba, and has filled no registry.
-            A third server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
+            and other addresses, has imported the Numba, and has filled no registry; one with `way="early"` is like it,
+            with the hash seed of the first.
+            Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
+            All processes of a run of tests share the servers, by a socket; they end with that run.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,10 +29,11 @@ import pytest
 from tests.support.fake_driver import build, environment
 
 _SERVER = """
-import atexit, json, os, runpy, sys, traceback, warnings
+import atexit, contextlib, json, os, runpy, select, socket, sys, traceback, warnings
 warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
-is_later = way == "later"
+is_filled = way not in ("early", "later")
+listener, run_ended = socket.socket(fileno=int(sys.argv[3])), os.pidfd_open(int(sys.argv[4]))
 if way == "stand-in" and of == "numba":
     from numba_kcache import cuda
     cuda.is_available  # imports the Numba, as a miss does
@@ -36,18 +43,19 @@ elif way == "stand-in":
 if of == "numba":
     import numba.core.config, numba.cuda.core.config
     from numba import cuda
-    if not is_later:
+    if is_filled:
         cuda.compile_ptx(lambda x: None, (numba.float64[::1],), cc=(9, 0))
     configs = numba.core.config, numba.cuda.core.config
 else:
     import numba_cuda_mlir.cuda
     from numba_cuda_mlir.descriptor import mlir_target
     from numba_cuda_mlir.numba_cuda.core import config
-    if not is_later:
+    if is_filled:
         mlir_target.ensure_initialized()
     configs = config,
 
-def serve(arguments, env):
+def serve(arguments, env, folder):
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
     default = configs[-1].CUDA_DEFAULT_PTX_CC  # numba-cuda-mlir sets its own when it is imported
@@ -70,50 +78,81 @@ def serve(arguments, env):
         sys.stdout.flush()
         sys.stderr.flush()
 
-for line in sys.stdin:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(write, 1)
-        os.dup2(write, 2)
-        os._exit(serve(*json.loads(line)))
-    os.close(write)
-    with open(read, errors="replace") as pipe:
-        output = pipe.read()
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output]), flush=True)
+def begin(connection):
+    for each in (listener, *(other for _, other in children.values())):
+        each.close()
+    with connection.makefile() as lines:
+        asked = json.loads(lines.readline())
+    given = os.memfd_create("given")
+    os.write(given, asked.pop().encode())
+    os.lseek(given, 0, os.SEEK_SET)
+    os.dup2(given, 0)
+    os.dup2(connection.fileno(), 1)
+    os.dup2(connection.fileno(), 2)
+    connection.close()
+    os._exit(serve(*asked))
+
+children = {}
+while run_ended not in (ready := select.select([listener, run_ended, *children], [], [])[0]):
+    for each in children.keys() & ready:
+        child, connection = children.pop(each)
+        os.close(each)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with connection, contextlib.suppress(OSError):  # a client that was interrupted
+            connection.sendall(f"\\0{code}\\0".encode())
+    if listener in ready:
+        connection, _ = listener.accept()
+        child = os.fork()
+        if child == 0:
+            begin(connection)
+        children[os.pidfd_open(child)] = child, connection
+os.unlink(listener.getsockname())
 """
 
 
-@functools.cache
-def _server(of: str, way: str) -> subprocess.Popen[str]:
-    """Start a server of a Numba, once in a process of tests; it ends when its input is closed."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _SERVER, of, way],
-        env={**environment(build()), "PYTHONHASHSEED": "2" if way == "later" else "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def _connected(of: str, way: str) -> socket.socket:
+    """A connection to the server of a Numba, which the first process of the run that asks for it starts."""
+    run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    driver = build()
+    address = driver.parent / f"{run}-{of}-{way}"
+    made = socket.socket(socket.AF_UNIX)
+    with open(driver.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            made.connect(str(address))
+        except OSError:  # none yet
+            address.unlink(missing_ok=True)  # of an earlier run, which had this number
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(address))
+                listener.listen(64)
+                subprocess.Popen(
+                    [sys.executable, "-c", _SERVER, of, way, str(listener.fileno()), str(run)],
+                    env={**environment(driver), "PYTHONHASHSEED": "2" if way == "later" else "1"},
+                    stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()],
+                )  # fmt: skip
+            made.connect(str(address))
+    return made
 
 
-def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> tuple[int, str]:
+def run(
+    arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first", given: str = ""
+) -> tuple[int, str]:
     """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
 
-    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server: "first", "later", "stand-in".
+    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server. `given` is its input.
     """
-    server = _server(of, way)
-    assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(json.dumps([list(arguments), dict(env)]) + "\n")
-    server.stdin.flush()
-    code, output = json.loads(server.stdout.readline())
-    return code, output
+    with _connected(of, way) as server:
+        server.sendall(json.dumps([list(arguments), dict(env), os.getcwd(), given]).encode() + b"\n")
+        with server.makefile(errors="replace") as answer:
+            text = answer.read()
+    ended = re.search(r"\0(-?\d+)\0", text)  # not at the end, if a child of the program wrote later
+    assert ended, f"the server of {of}, {way}, has ended:\n{text}"
+    return int(ended[1]), text.replace(ended[0], "")
 
 
-def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first") -> str:
+def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", **more: str) -> str:
     """Output of a program; the test fails if its exit code is not 0."""
-    code, text = run(arguments, env, of, way=way)
+    code, text = run(arguments, env, of, **more)
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
     return text

@@ -1,18 +1,17 @@
-"""Compile with any libnvrtc, each time in a forked process."""
+"""Compile with any libnvrtc."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from numba_kcache.launch import native
 
-T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"
 """The source's path, in a folder that does not exist: no header can be found beside it."""
 
@@ -52,28 +51,7 @@ def library_path() -> str:
     """The libnvrtc that is installed beside the CUDA bindings."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
-    return in_child(lambda: str(load_nvidia_dynamic_lib("nvrtc").abs_path))
-
-
-def in_child(call: Callable[[], T]) -> T:
-    """Result of `call` in a forked process."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(read_end)
-            with open(write_end, "wb") as pipe:
-                pickle.dump(call(), pipe)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(write_end)
-    with open(read_end, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with {status}"
-    return pickle.loads(answer)
+    return str(load_nvidia_dynamic_lib("nvrtc").abs_path)
 
 
 def flags_of(search: Search) -> list[str]:
@@ -85,40 +63,30 @@ def flags_of(search: Search) -> list[str]:
 
 
 def compile_source(source: str, search: Search, *, library: str = "", options: Iterable[str] = ()) -> Compiled:
-    """Compile for sm_90 in a forked process."""
-    path = library or library_path()
-    _loaded(path)  # loaded in the parent, so that the children inherit it
-    return in_child(lambda: compile_here(path, source, search, options=options))
+    """Compile for sm_90."""
+    with contextlib.chdir(search.working_folder or "."):
+        nvrtc = _loaded(library or library_path())
+        return Compiled(*_run(nvrtc, source, search, [*flags_of(search), *options, "-arch=sm_90"]))
 
 
 def observe_source(
     source: str, search: Search, *, library: str = "", meanwhile: Callable[[], object] | None = None
 ) -> tuple[Compiled, list[Any]]:
-    """Compile for sm_90 in a forked process, and return what the observer saw; `meanwhile` is called before it
-    starts."""
+    """Compile for sm_90, and return what the observer saw; `meanwhile` is called before the compile."""
     path = library or library_path()
     address = ctypes.cast(_loaded(path).nvrtcVersion, ctypes.c_void_p).value
     assert address is not None
     refused = native.observe(address)
     assert refused == "", refused
-
-    def compile_and_watch() -> tuple[Compiled, list[Any]]:
-        if search.working_folder:
-            os.chdir(search.working_folder)
+    with contextlib.chdir(search.working_folder or "."):
         native.watch(False)
-        if meanwhile is not None:
-            meanwhile()
-        compiled = compile_here(path, source, search)
-        return compiled, native.unwatch()
-
-    return in_child(compile_and_watch)
-
-
-def compile_here(library: str, source: str, search: Search, *, options: Iterable[str] = ()) -> Compiled:
-    """Compile for sm_90 in this process."""
-    if search.working_folder:
-        os.chdir(search.working_folder)
-    return Compiled(*_run(_loaded(library), source, search, [*flags_of(search), *options, "-arch=sm_90"]))
+        try:
+            if meanwhile is not None:
+                meanwhile()
+            compiled = compile_source(source, search, library=path)
+        finally:
+            events = native.unwatch()
+    return compiled, events
 
 
 @functools.cache

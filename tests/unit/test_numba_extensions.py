@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 
 from tests.support import numba_server
-from tests.support.compiling import edited, in_python, said, said_by_each
+from tests.support.compiling import edited
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
-pytestmark = pytest.mark.slow
+pytestmark = [needs_fake_driver, pytest.mark.slow]
+
+
+def said(program: str, *arguments: str, of: str = "numba", way: str = "early") -> Any:
+    """What a program says, from JSON, where nothing was compiled before it registers: Numba asks its own classes first
+    where a program registers one after a compile."""
+    return json.loads(numba_server.output(["-c", program, *arguments], environment(build()), of, way=way))
 
 
 def said_in_turn(program: str, cache: Path, of: str = "numba") -> list[Any]:
-    """What a program says in a process that compiles, and in a later one, from JSON. Each registers before its first
-    compile: Numba asks its own classes first where a program registers one after that."""
-    first = said(program, str(cache))
-    return [first, json.loads(numba_server.output(["-c", program, str(cache)], environment(build()), of, way="later"))]
+    """What a program says in a process that compiles, and in a later one."""
+    return [said(program, str(cache), of=of, way=way) for way in ("early", "later")]
 
 
 PROGRAM = """
@@ -115,7 +119,7 @@ def of_quaternions(x):
 """
 
 REGISTRIES = """
-import sys, types
+import json, sys, types
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing.templates import Registry
 from numba_kcache.frontends.numba.llvm import NUMBA
@@ -124,7 +128,7 @@ cuda_target.target_context.refresh()
 before = NUMBA.holders()
 later = sys.modules["numba.cuda.later"] = types.ModuleType("numba.cuda.later")
 later.registry = Registry()
-print(len(before) > 40, {*NUMBA.holders()} - {*before})
+print(json.dumps([len(before) > 40, [*{*NUMBA.holders()} - {*before}]]))
 """
 
 COMPILE = """
@@ -159,7 +163,6 @@ OF_QUATERNIONS = {
 }
 
 
-@needs_fake_driver
 def test_extension_tutorial_is_cached(tmp_path: Path) -> None:
     """Kernels with an interval, with a quaternion, and with neither: compiled once, found in the next process."""
     assert said_in_turn(PROGRAM + COMPILE, tmp_path / "cache") == [[0, 3], [3, 0]]
@@ -169,9 +172,7 @@ def test_edit_of_an_extension_invalidates_key() -> None:
     """Of the kernels that use it."""
     edits = [(0, name, edit) for name, edit in OF_INTERVALS.items()]
     edits += [(1, name, edit) for name, edit in OF_QUATERNIONS.items()]
-    before, *after = said_by_each(
-        "numba.cuda", [PROGRAM + KEYS, *(edited(PROGRAM, *edit) + KEYS for *_, edit in edits)]
-    )
+    before, *after = map(said, [PROGRAM + KEYS, *(edited(PROGRAM, *edit) + KEYS for *_, edit in edits)])
 
     changed = [name for (kernel, name, _), keys in zip(edits, after, strict=True) if keys[kernel] != before[kernel]]
     assert changed == [*OF_INTERVALS, *OF_QUATERNIONS]
@@ -253,7 +254,6 @@ MLIR_EDITS = {
 }
 
 
-@needs_fake_driver
 def test_extension_tutorial_is_cached_with_numba_cuda_mlir(tmp_path: Path) -> None:
     """Kernels with an interval and without: compiled once, found in the next process."""
     pytest.importorskip("numba_cuda_mlir")
@@ -268,7 +268,7 @@ def test_edit_of_an_extension_of_numba_cuda_mlir_invalidates_key() -> None:
     keys = KEYS.replace("key(of_intervals), key(of_quaternions)", "key(of_methods), key(of_intervals), key(plain)")
     programs = [OF_MLIR + keys, *(edited(OF_MLIR, *edit) + keys for edit in MLIR_EDITS.values())]
 
-    before, *after = said_by_each("numba_cuda_mlir.cuda", programs)
+    before, *after = (said(each, of="mlir") for each in programs)
 
     changed = [name for name, keys in zip(MLIR_EDITS, after, strict=True) if keys[:2] != before[:2]]
     assert changed == [*MLIR_EDITS]
@@ -276,7 +276,7 @@ def test_edit_of_an_extension_of_numba_cuda_mlir_invalidates_key() -> None:
 
 def test_registries_of_every_loaded_module_are_found() -> None:
     """Of the first compile's modules, and of one that a later version may have."""
-    assert in_python(REGISTRIES).strip() == "True {('numba.cuda.later', 'registry')}"
+    assert said(REGISTRIES) == [True, [["numba.cuda.later", "registry"]]]
 
 
 UNREADABLE = """
@@ -327,7 +327,6 @@ overload = functools.partial(extending.overload, typing_registry=extending.typin
 """
 
 
-@needs_fake_driver
 @pytest.mark.parametrize("imports", [NUMBA, MLIR], ids=["numba", "mlir"])
 def test_unreadable_operator_refuses_the_kernels_that_reach_it_alone(tmp_path: Path, imports: str) -> None:
     """Others are cached. The functions that a compile calls show it: Numba asks for each product, also of a power;
@@ -434,7 +433,7 @@ def test_unreadable_overload_refuses_each_kernel_of_a_process(tmp_path: Path, im
     """Also those after the first, for which Numba itself would use again what the overload gave before."""
     pytest.importorskip("numba_cuda_mlir" if imports is MLIR else "numba")
 
-    found = said(imports + USED_TWICE, str(tmp_path))
+    found = said(imports + USED_TWICE, str(tmp_path), of="mlir" if imports is MLIR else "numba")
 
     assert found == dict.fromkeys(("first", "second", "third", "fourth"), "global HELD of __main__")
 
@@ -502,7 +501,6 @@ typing_registry = extending.typing_registry
 }
 
 
-@needs_fake_driver
 @pytest.mark.parametrize("package", TEMPLATES)
 def test_unreadable_class_refuses_the_kernels_that_reach_it_alone(tmp_path: Path, package: str) -> None:
     """A class that types operators by its code or by its cases, or attributes. numba-cuda-mlir asks its own first, and
@@ -610,7 +608,7 @@ def test_package_of_masked_values_and_a_memory_manager_keep_the_cache(tmp_path: 
     read are cached, and found in the next process."""
     (tmp_path / "frames.py").write_text(FRAME_LIBRARY)
 
-    found = [said(BESIDE, str(tmp_path)) for _ in range(2)]
+    found = said_in_turn(BESIDE, tmp_path)
 
     kernels = ("copied", "counted", "strided", "atomic")
     assert found == [[dict.fromkeys(kernels, "cached"), hits] for hits in (0, 4)]
@@ -648,7 +646,7 @@ def test_registration_after_a_compile_is_another_than_before(tmp_path: Path) -> 
     """Numba asks its own class for the operator first if that was used before, and the code differs."""
     found = {}
     for when in ("early", "late", "early", "compiled between", "late"):
-        found.setdefault(when, []).append(json.loads(in_python(ORDERED, str(tmp_path), when)))
+        found.setdefault(when, []).append(said(ORDERED, str(tmp_path), when, way="later" if when in found else "early"))
 
     assert found == {
         "early": [[0, True, True], [1, True, True]],

@@ -37,8 +37,8 @@ def test_program_is_started_by_its_path_alone(tmp_path: Path) -> None:
 def test_tests_that_reach_a_program_through_support_are_of_the_lane() -> None:
     """This module has `program` itself; one that starts a Redis has a function of its support module."""
     from tests.race import test_built_once
-    from tests.unit import test_target
+    from tests.unit import test_model
 
     assert starts_programs(sys.modules[__name__])
     assert starts_programs(test_built_once)
-    assert not starts_programs(test_target)
+    assert not starts_programs(test_model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -480,39 +481,58 @@ class Events(Driver):
         return 0, 0
 
 
+class Passed(Events):
+    """A driver whose events have all passed, in a capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capturing = {7}
+
+    def cuEventQuery(self, event: str) -> tuple[int]:
+        return (0,)
+
+
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    streams._held.clear()
+    streams.StreamWaits(Passed()).hold(7, ())  # frees what other tests have borrowed, and keeps nothing
     monkeypatch.setattr(streams, "HELD_LIMIT", 3)
     return Events()
 
 
+def borrowed(events: Events, count: int) -> list[weakref.ref[Any]]:
+    """Objects that so many launches borrow, one after another."""
+    found = []
+    for _ in range(count):
+        one = set[int]()
+        streams.StreamWaits(events).hold(7, [one])
+        found.append(weakref.ref(one))
+    return found
+
+
+def are_alive(objects: list[weakref.ref[Any]]) -> list[bool]:
+    return [each() is not None for each in objects]
+
+
 def test_borrowed_objects_are_freed_by_a_later_launch(events: Events) -> None:
     """In order, once the event after their launch has passed; no launch waits for them."""
-    for number in range(2):
-        streams.StreamWaits(events).hold(7, [number])
-    assert [each for _, each in streams._held] == [[0], [1]]
+    objects = borrowed(events, 2)
+    assert are_alive(objects) == [True, True]
 
     events.passed.add("event 1")
-    streams.StreamWaits(events).hold(7, [2])
+    objects += borrowed(events, 1)
 
-    assert [each for _, each in streams._held] == [[1], [2]]
+    assert are_alive(objects) == [False, True, True]
     assert events.destroyed == 1
     assert events.modes == [2, 0] * 3
 
 
 def test_list_of_borrowed_objects_is_bounded(events: Events) -> None:
     """With thousands of pending launches, more than a driver queues, the oldest is waited for."""
-    for number in range(9):
-        streams.StreamWaits(events).hold(7, [number])
-
-    assert len(streams._held) == 3
+    assert are_alive(borrowed(events, 9)) == [False] * 6 + [True] * 3
 
 
 def test_captured_launch_keeps_nothing(events: Events) -> None:
     """A graph may run at any time: its arguments are the user's to keep, and no event of it ever passes."""
     events.capturing = {7}
 
-    streams.StreamWaits(events).hold(7, [1])
-
-    assert not streams._held
+    assert are_alive(borrowed(events, 1)) == [False]

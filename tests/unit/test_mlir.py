@@ -1,4 +1,4 @@
-"""CUDA C++ that kernels of numba-cuda-mlir link: folders, texts, and what is refused."""
+"""numba-cuda-mlir as a flavour: CUDA C++ that its kernels link, and the members of a program's types in the key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba_kcache.model import LinkInput
 pytest.importorskip("numba_cuda_mlir")
 
 from numba_kcache.frontends.numba import toolkit_dirs
-from numba_kcache.frontends.numba.fingerprint import Refused
+from numba_kcache.frontends.numba.fingerprint import Fingerprint, Refused, fingerprint
 from numba_kcache.frontends.numba.mlir import MLIR
 
 
@@ -62,3 +62,36 @@ def test_what_no_key_can_hold_is_refused(content: str, name: str, why: str) -> N
     """The text reads the time of the compile, or its name contains a folder."""
     with pytest.raises(Refused, match=why):
         MLIR.linked_headers([text(content, name)], has_lines=False)
+
+
+PROGRAM = """
+from numba_cuda_mlir import cuda, extending
+from numba_cuda_mlir.models import StructModel, register_model
+from numba_cuda_mlir.numba_cuda import types
+class PairType(types.Type):
+    def __init__(self): super().__init__("Pair")
+@register_model(PairType)
+class PairModel(StructModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, [("low", types.float64), ("high", types.float64)])
+extending.make_attribute_wrapper(PairType, "{first}", "first")
+extending.make_attribute_wrapper(PairType, "{second}", "second")
+def code(builder, target, args, kwargs): pass
+@extending.intrinsic
+def pair(context, low, high): return PairType()(types.float64, types.float64), code
+def kernel(x): x[0] = pair(x[0], x[1]).first
+"""
+
+
+@pytest.mark.lane
+def test_member_behind_an_attribute_counts() -> None:
+    """`make_attribute_wrapper` registers functions of numba-cuda-mlir that hold the member's name, which is in the
+    key."""
+    found = []
+    for first, second in (("low", "high"), ("high", "low"), ("high", "low")):
+        space: dict[str, Any] = {"__name__": "app"}
+        exec(PROGRAM.format(first=first, second=second), space)
+        found.append(fingerprint(space["kernel"], MLIR, with_lines=False))
+
+    assert all(isinstance(each, Fingerprint) for each in found), found
+    assert found[0].digest != found[1].digest == found[2].digest

@@ -336,6 +336,7 @@ def test_code_that_another_thread_compiled_is_no_hit_after_an_edit(
             assert (programs.get(b"one") or made_of_header()) == made_of_header()
 
 
+@pytest.mark.slow
 def test_first_look_up_of_a_process_sees_the_compile_that_follows(tmp_path: Path) -> None:
     """NVRTC need not be loaded before the first look-up."""
     text = f"""
