@@ -61,6 +61,7 @@ class Settings(NamedTuple):
     tiers: tuple[TierAddress, ...] = ()
     trusted_keys: tuple[tuple[str, bytes], ...] = ()
     signing_key: str | None = None
+    progress: bool = True
 
 
 class Setting(NamedTuple):
@@ -175,6 +176,7 @@ SETTINGS = (
             "ci=<key in base64>"),
     Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the secret key that signs entries",
             "/run/secrets/key.pem"),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "report compiles that take longer than a second", False),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
@@ -306,8 +308,8 @@ def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment of this process's workers, whose events this process logs."""
-    return {**os.environ, "NUMBA_KCACHE_LOG": "off"}
+    """The environment of this process's workers, which do not report progress themselves."""
+    return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 
 def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:

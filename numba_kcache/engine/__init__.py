@@ -986,7 +986,7 @@ _warned_of: set[str] = set()
 
 def configured() -> dict[str, Any]:
     """The configured settings of the process's cache, for its worker processes."""
-    return {name: value for name, value in _overrides.items() if name != "log_level"}
+    return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
 
 
 def register(name: str, make: Callable[[Settings], Tier]) -> None:

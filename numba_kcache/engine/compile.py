@@ -8,7 +8,9 @@ Not here    Taking the turn to build (turns, store.locks), and running the compi
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import toolchain
@@ -60,22 +62,23 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
     """
     cache.emit(EventKind.COMPILE_BEGIN, request, key)
     try:
-        make = functools.partial(request.build, cache.toolchain)
-        if isinstance(request.headers, HeadersRead):
-            artifact, headers = make(), request.headers
-        elif request.headers is None and (request.target == NO_TARGET or "nvrtc" not in request.libraries):
-            artifact, headers = make(), HeadersRead()
-        elif request.headers is None:
-            from ..headers.observer import compile_alone
+        with _progress(cache, request):
+            make = functools.partial(request.build, cache.toolchain)
+            if isinstance(request.headers, HeadersRead):
+                artifact, headers = make(), request.headers
+            elif request.headers is None and (request.target == NO_TARGET or "nvrtc" not in request.libraries):
+                artifact, headers = make(), HeadersRead()
+            elif request.headers is None:
+                from ..headers.observer import compile_alone
 
-            artifact, why = compile_alone(make, request.distributions)
-            headers = HeadersRead(untracked=why)
-        elif request.headers.read is not None:
-            artifact, headers = make(), request.headers.read()
-        else:
-            from ..headers.record import compile_observed
+                artifact, why = compile_alone(make, request.distributions)
+                headers = HeadersRead(untracked=why)
+            elif request.headers.read is not None:
+                artifact, headers = make(), request.headers.read()
+            else:
+                from ..headers.record import compile_observed
 
-            artifact, headers = compile_observed(make, request.headers, cache.toolchain)
+                artifact, headers = compile_observed(make, request.headers, cache.toolchain)
     except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
         cache.emit(EventKind.COMPILE_FAILED, request, key, error=str(error))
         raise
@@ -87,6 +90,16 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
         artifact = artifact._replace(extras={**artifact.extras, "log": bounded(artifact.extras["log"])})
     cache.emit(EventKind.COMPILE_END, request, key, compile_time_s=artifact.compile_time_s)
     return artifact, headers
+
+
+def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
+    """Show progress if the compile takes long, on a terminal."""
+    with suppress(Exception):  # no stream, a closed one, or the program's own, which may raise anything
+        if cache.settings.progress and sys.stderr.isatty():
+            from ..observe.progress import shown
+
+            return shown(request.title)
+    return nullcontext()
 
 
 def publish(

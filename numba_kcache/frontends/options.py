@@ -121,6 +121,7 @@ class CacheSettings(TypedDict, total=False):
     tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
     trusted_keys: str | Mapping[str, str | bytes] | None
     signing_key: str | os.PathLike[str] | None
+    progress: bool | str | None
 
 
 class ProcessSettings(CacheSettings, total=False):

@@ -61,6 +61,8 @@ WAITS = {
     "launch/failures.py driver.cuStreamSynchronize": "the work of the user's kernel",
     "launch/launcher.py lock.acquire": f"{HERE}::test_load_of_another_thread",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
+    "observe/progress.py is_done.wait": "a thread that nobody waits for",
+    "observe/progress.py thread.join": "of a terminal that takes no text, for a second",
     "store/__init__.py fcntl.flock": BUILD,
     "store/disk.py self.locks.turn": BUILD,
     "store/eviction.py thread.join": f"{PASS}_of_this_process",

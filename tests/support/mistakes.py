@@ -433,6 +433,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         'configure(trusted_keys="ci")',
         'configure(signing_key="nowhere.pem"); export_bundle("o.kcache")',
         'configure(shared="maybe")',
+        'configure(progress="loud")',
         "KernelCache(42)",
         'KernelCache("c", size="1GB")',
         "info(1)",

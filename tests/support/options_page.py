@@ -171,6 +171,7 @@ OF_SETTINGS = {
     "tiers": ("['/opt/kernels', 'redis://cache/0']", "/opt/kernels,redis://cache/0"),
     "trusted_keys": ("{'team': 'MCowBQYDK2VwAyEA...'}", "team=MCowBQYDK2VwAyEA..."),
     "signing_key": ("'kernels.pem'", "kernels.pem"),
+    "progress": ("False", "0"),
 }
 """An example of each setting: as a keyword, and in the environment."""
 

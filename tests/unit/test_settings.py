@@ -35,6 +35,7 @@ READ = [
     *(("shared", "NUMBA_KCACHE_SHARED", text, True) for text in ("1", "true", "Yes", "on")),
     *(("shared", "NUMBA_KCACHE_SHARED", text, False) for text in ("0", "false", "No", "off")),
     *(("debug_launches", "NUMBA_KCACHE_DEBUG", text, text == "1") for text in ("1", "0")),
+    *(("progress", "NUMBA_KCACHE_PROGRESS", text, text == "1") for text in ("1", "0")),
     *(("durability", "NUMBA_KCACHE_DURABILITY", kind, kind) for kind in ("none", "data", "full")),
     *(("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", text, float(text)) for text in ("0", "30", " 2.5 ", "86400")),
     *(("log_level", "NUMBA_KCACHE_LOG", level, level) for level in ("debug", "info", "warning", "error", "off")),
