@@ -320,7 +320,7 @@ class Registries:
 
     def _gathered(self, lists: Sequence[_List]) -> Registrations:
         trust = Trust(self.packages)
-        users = [item for item in self._of_users(lists) if self._is_counted(*item, trust)]
+        users = [item for item in self._of_users(lists, trust) if self._is_counted(*item, trust)]
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
         described: dict[int, Sequence[Registration]] = {}  # always the same objects of a value
 
@@ -364,10 +364,10 @@ class Registries:
         subject = item[0] if kind == "typeof" else kind in _OF_VALUE and _SUBJECTS[kind](item)
         return not _is_programs(subject, trust)
 
-    def _of_users(self, lists: Iterable[_List]) -> Iterator[_Item]:
+    def _of_users(self, lists: Iterable[_List], trust: Trust) -> Iterator[_Item]:
         """Yield the items that are not Numba's own, by the classes in them, and by the files of their functions and of
         those that these close over. There are thousands: no call of a function for each."""
-        trust, own = Trust(self.packages), set[str]()
+        own = set[str]()
         making = f"{self.owned}.", "numpy.", "abc.", "builtins.", "numbers.", "enum."  # homes of its own classes
         functions = FunctionType, staticmethod, classmethod
         for kind, items in lists:
