@@ -137,8 +137,12 @@ def of_cupy(path: str, *words: str) -> Callable[[], Any]:
         (folder,) = (each for each in sys.path if each.endswith("cupy-programs/examples"))
         sys.argv, out = [path, *words], io.StringIO()
         sys.path.insert(0, os.path.dirname(f"{folder}/{path}"))
-        with redirect_stdout(out):
-            runpy.run_path(f"{folder}/{path}", run_name="__main__")
+        try:
+            with redirect_stdout(out):
+                runpy.run_path(f"{folder}/{path}", run_name="__main__")
+        except SystemExit as end:  # some end by it
+            if end.code:
+                raise
         lines = [line for line in out.getvalue().splitlines() if not TIMED.search(line)]
         return np.frombuffer("\n".join(lines).encode(), np.uint8).astype(np.float64)
 
