@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..keys import sha256
-from .locating import build_at, build_of, builtins_of
+from .locating import build_at, builtins_of
 
 if TYPE_CHECKING:
     from . import Library
@@ -189,27 +189,17 @@ def _builtins_name(address: int) -> str:
 
 
 def _builtins(address: int) -> tuple[str, str]:
-    """Find the builtins that an NVRTC has opened, or else those that it will open; `address` is its nvrtcVersion."""
+    """Find the builtins that an NVRTC has opened, or else map those beside it, as the bindings do: it gets those mapped
+    under their name, whatever `LD_LIBRARY_PATH` and its own path lead to; `address` is its nvrtcVersion."""
     soname = _builtins_name(address)
     try:
         handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)  # stays open, so that the name stays theirs
     except OSError:
-        expected = builtins_of(_library_of(address)[0], soname)
-        if expected:
-            return expected, build_of(expected)
         try:
-            handle = _ctypes.dlopen(soname, os.RTLD_LAZY)  # by the name that NVRTC will use
+            handle = _ctypes.dlopen(builtins_of(_library_of(address)[0], soname) or soname, os.RTLD_LAZY)
         except OSError:
             return "", "absent"  # not None, which means no compiler: NVRTC itself reports missing builtins
     return _opened(handle)
-
-
-def map_builtins() -> bool:
-    """Map the builtins beside the NVRTC that this process calls, which did not find them by their name, as
-    cuda.pathfinder does. Returns True if they are mapped."""
-    with contextlib.suppress(OSError):
-        return bool(_ctypes.dlopen(_builtins(_function("nvrtc"))[0], os.RTLD_NOW))
-    return False
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from ..errors import CompileError, KCacheError
 from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
-from .loaded import called_handle, map_builtins
+from .loaded import called_handle, loaded_library
 
 _UNUSED_S = 24 * 3600
 """Age from which an extraction removes an incomplete folder of headers, and that of another build."""
@@ -91,10 +91,8 @@ def run_nvrtc(
         for expression in expressions:
             _call("AddNameExpression", program, expression.encode())
         words = [encoded(flag) for flag in (*flags, *_ALWAYS[: 2 if nvrtc_version() >= (12, 9) else 1])]
-        given = program, len(words), (c_char_p * len(words))(*words)
-        status = function("CompileProgram")(*given)
-        if status == _NO_BUILTINS and map_builtins():
-            status = function("CompileProgram")(*given)
+        loaded_library("nvrtc-builtins")  # maps those that this NVRTC is to get
+        status = function("CompileProgram")(program, len(words), (c_char_p * len(words))(*words))
         log = fetch("ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace").rstrip()
         if status:
             if status not in _SOURCE_FAULTS:
@@ -108,7 +106,6 @@ def run_nvrtc(
         function("DestroyProgram")(byref(program))
 
 
-_NO_BUILTINS = 7  # BUILTIN_OPERATION_FAILURE: the builtins of NVRTC 13.0 of PyPI, and of a toolkit, are not on its path
 _SOURCE_FAULTS = (5, 6, 9, 10)
 """INVALID_OPTION, COMPILATION, NO_NAME_EXPRESSIONS..., NAME_EXPRESSION_NOT_VALID: faults of the request."""
 

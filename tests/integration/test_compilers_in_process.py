@@ -118,15 +118,17 @@ def test_builtins_that_are_mapped_under_the_name_are_those_of_the_key(tmp_path: 
     assert run(tmp_path / "clean")[0] != foreign[0]
 
 
-def test_builtins_of_the_library_path_are_those_of_the_key_where_nvrtc_prefers_them(tmp_path: Path) -> None:
-    """Some wheels have an NVRTC with a DT_RUNPATH, and the loader searches LD_LIBRARY_PATH before that."""
+def test_builtins_beside_nvrtc_are_those_of_the_key_where_the_library_path_has_others(tmp_path: Path) -> None:
+    """Some wheels have an NVRTC with a DT_RUNPATH, and the loader searches LD_LIBRARY_PATH before that: it would open
+    others than a look-up can know before the compile, and no process would have a hit."""
     other, builtins = copy_of("nvrtc", tmp_path, beside="nvrtc-builtins"), copy_of("nvrtc-builtins", tmp_path / "path")
     with_runpath(other)
-    load = f"ctypes.CDLL({str(other)!r})"
-    foreign = run(tmp_path / "cache", before=load, LD_LIBRARY_PATH=str(builtins.parent))
+    load, path = f"ctypes.CDLL({str(other)!r})", {"LD_LIBRARY_PATH": str(builtins.parent)}
+    foreign = run(tmp_path / "cache", before=load, **path)
 
     assert foreign[1:] == (1, 0)
-    assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
+    assert run(tmp_path / "cache", before=load, **path) == (foreign[0], 0, 1)
+    assert run(tmp_path / "cache", before=load) == (foreign[0], 0, 1)
 
 
 def test_builtins_beside_an_nvrtc_without_a_path_to_them_are_found(tmp_path: Path) -> None:
@@ -134,9 +136,11 @@ def test_builtins_beside_an_nvrtc_without_a_path_to_them_are_found(tmp_path: Pat
     other = copy_of("nvrtc", tmp_path / "other", beside="nvrtc-builtins")
     with_runpath(other, IGNORED)
     load = f"ctypes.CDLL({str(other)!r})"
+    call = "nvrtc.run_nvrtc('__global__ void k() {}', 'k.cu', ['-arch=sm_90'], ['cubin']).ok"
 
     assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
     assert run(tmp_path / "cache", before=load)[1:] == (0, 1)
+    assert in_python(f"import ctypes; {load}; from numba_kcache.toolchain import nvrtc; print({call})") == "True\n"
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_LIBRARY_PATH"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -64,3 +65,28 @@ def test_copy_is_brought_up_to_date(factor: Meanwhile, monkeypatch: pytest.Monke
     copied(function)
     with pytest.raises(NameError):
         made()
+
+
+class Unbound:
+    """A proxy, as of a web framework, outside of a request."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("it stands for nothing")
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        """Do nothing: a type checker asks for it."""
+
+
+def test_copy_keeps_no_global_that_its_function_does_not_read() -> None:
+    """An array that the program deletes is freed."""
+    large = Meanwhile()
+    namespace: dict[str, Any] = {"__name__": "program", "large": large}
+    exec("def kernel(): return unbound", namespace)
+    namespace["unbound"] = Unbound()
+    kept, made = weakref.ref(large), copied(namespace["kernel"])
+
+    assert made() is namespace["unbound"]
+    del namespace["large"], large
+    assert kept() is None

@@ -63,7 +63,7 @@ def _update(function: FunctionType, made: FunctionType) -> None:
 
 def _real(value: Any) -> Any:
     """The compiler's objects in place of stand-ins, also in tuples; other objects unchanged."""
-    if not isinstance(value, tuple):
+    if tuple not in type(value).__mro__:  # a proxy's `__class__` may raise
         return real_of(value)
     items = [*map(_real, value)]
     return value if all(map(is_, items, value)) else tuple.__new__(type(value), items)
@@ -75,7 +75,8 @@ def _copy_of(function: FunctionType) -> FunctionType:
         original = function.__globals__
         space = _namespaces.get(id(original))
         if space is None:
-            space = _namespaces[id(original)] = _Namespace(original)
+            own = original.keys() & {"__name__", "__builtins__"}  # and no global that is not read: it may be large
+            space = _namespaces[id(original)] = _Namespace((each, original[each]) for each in own)
             space[ORIGINAL] = original
         closure = tuple([CellType() for _ in function.__closure__ or ()])
         made = _copies.setdefault(function, FunctionType(function.__code__, space, function.__name__, None, closure))
