@@ -1306,27 +1306,28 @@ def add_overloads(
 
 
 def add_registration(reader: Reader, registration: Registration, label: str) -> int:
-    """The node of one registration."""
+    """The node of one registration; if it cannot be read, nothing of it is added."""
     node_key = id(registration.code[0]), f"{registration.what} {id(registration)}"
     if node_key in reader.values:
         found = reader.values[node_key]
         assert type(found) is int
         return found
-    reader.alive.append(registration)
-    node = reader.values[node_key] = reader.add(f"overload of {label}", registration.what, None)
-    subject = registration.subject
-    if subject is not None:
-        pinned = reader.trust.name_of(subject)
-        reader.edge(node, "for", pinned or reader.add_value(subject, f"overload of {label}"))
-    reader.edge(node, "options", reader.add_value(registration.options, f"options of {label}"))
-    for each in registration.code:
-        if isinstance(each, type):
-            reader.edge(node, "code", add_class(reader, each))
-            continue
-        index = reader.add_function(each)
-        reader.graph.kept[index] = each, each.__code__  # the function under which the compiler stores the code
-        reader.edge(node, "code", index)
-    return node
+    with reader.taken_back():
+        reader.alive.append(registration)
+        node = reader.values[node_key] = reader.add(f"overload of {label}", registration.what, None)
+        subject = registration.subject
+        if subject is not None:
+            pinned = reader.trust.name_of(subject)
+            reader.edge(node, "for", pinned or reader.add_value(subject, f"overload of {label}"))
+        reader.edge(node, "options", reader.add_value(registration.options, f"options of {label}"))
+        for each in registration.code:
+            if isinstance(each, type):
+                reader.edge(node, "code", add_class(reader, each))
+                continue
+            index = reader.add_function(each)
+            reader.graph.kept[index] = each, each.__code__  # the function under which the compiler stores the code
+            reader.edge(node, "code", index)
+        return node
 
 
 def add_implied(reader: Reader, index: int, code: CodeType) -> None:
@@ -1346,8 +1347,7 @@ def _add_unless_unread(reader: Reader, registration: Registration, label: str) -
     shows whether it is used."""
     if id(registration) not in reader.unread:
         try:
-            with reader.taken_back():
-                return add_registration(reader, registration, label)
+            return add_registration(reader, registration, label)
         except Exception as error:  # a refusal, or what a program's object raised
             is_seen = registration.what != "model" and all(map(_is_seen, registration.code or "-"))
             if not (reader.is_observed and is_seen):
