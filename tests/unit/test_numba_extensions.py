@@ -413,6 +413,36 @@ def test_readable_registration_is_prepared_to_be_taken_back_once() -> None:
     assert said(NUMBA + FUNCTIONS) == [3]
 
 
+ATTRIBUTES = """
+import json
+from numba.cuda import types
+from numba.cuda.extending import overload_attribute
+from numba_kcache.frontends.numba.fingerprint import fingerprint
+from numba_kcache.frontends.numba.llvm import NUMBA
+
+HELD = object()
+@overload_attribute(types.Array, "held")
+def unreadable(array):
+    if HELD is None: return lambda array: array
+def digest_with(text):
+    def last(): pass
+    last.__doc__ = text
+    def reads(array): return array.held
+    def called(x): return x
+    called.first, called.second = reads, last
+    def kernel(x): x[0] = called.first, called.second, called.__doc__
+    return fingerprint(kernel, NUMBA, with_lines=False, is_observed=True).digest
+print(json.dumps([digest_with(text) for text in ("one", "one", "two")]))
+"""
+
+
+def test_attribute_counts_that_is_found_after_an_unreadable_registration() -> None:
+    """A function that is an attribute of another has a docstring, too."""
+    one, again, two = said(NUMBA + ATTRIBUTES)
+
+    assert (one == again, one == two) == (True, False)
+
+
 PROFILED = "import cProfile\nPROFILER = cProfile.Profile()\nPROFILER.enable()\nNAMES = 'mul'\n"
 
 

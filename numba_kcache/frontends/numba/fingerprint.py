@@ -870,13 +870,14 @@ class Reader:
     @contextmanager
     def taken_back(self) -> Iterator[None]:
         """Take back everything that was added if something cannot be read."""
-        graph, links, alive = self.graph.copy(), [*self.links], [*self.alive]
+        graph, links, alive = self.graph.copy(), len(self.links), len(self.alive)
         words, named, functions, values = {*self.words}, {*self.named}, {**self.functions}, {**self.values}
         described = {**self.trust.described}
         try:
             yield
         except Exception:
-            self.graph, self.links, self.alive, self.trust.described = graph, links, alive, described
+            self.graph, self.trust.described = graph, described
+            del self.links[links:], self.alive[alive:]  # no new list: `add_special` walks it meanwhile
             self.words, self.named, self.functions, self.values = words, named, functions, values
             raise
 
