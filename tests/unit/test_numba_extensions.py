@@ -443,6 +443,36 @@ def test_attribute_counts_that_is_found_after_an_unreadable_registration() -> No
     assert (one == again, one == two) == (True, False)
 
 
+FREED = """
+import gc, json, weakref
+from numba.cuda import types
+from numba.cuda.extending import overload_attribute
+from numba_kcache.frontends.numba import fingerprint
+from numba_kcache.frontends.numba.llvm import NUMBA
+
+HELD = object()
+def shared(): return HELD
+@overload_attribute(types.Array, "held")
+def unreadable(array):
+    if shared() is None: return lambda array: array
+readers = []
+class Reader(fingerprint.Reader):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        readers.append(weakref.ref(self))
+fingerprint.Reader = Reader
+def kernel(x): x[0] = x.held
+gc.disable()
+fingerprint.fingerprint(kernel, NUMBA, with_lines=False, is_observed=True)
+print(json.dumps([each() is None for each in readers]))
+"""
+
+
+def test_what_was_read_is_freed_with_its_fingerprint_after_a_refusal() -> None:
+    """A refusal that is kept would hold the frames that it came through, and these hold what was read."""
+    assert said(NUMBA + FREED) == [True]
+
+
 PROFILED = "import cProfile\nPROFILER = cProfile.Profile()\nPROFILER.enable()\nNAMES = 'mul'\n"
 
 

@@ -770,7 +770,7 @@ def fingerprint(
     try:
         reader = _read(read, flavour, with_lines, depends, is_observed=is_observed)
     except RefusedByName as refusal:
-        return Uncapturable(*refusal.args[:2])
+        return Uncapturable(*refusal.args)
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
     graph, unread = reader.graph, tuple(reader.unread.values())
@@ -812,7 +812,7 @@ class Reader:
         self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
         self._with_lines, self._depends, self.is_observed = with_lines, depends, is_observed
         self.unread: dict[int, tuple[str, str, Registration]] = {}
-        self._refused: dict[int, tuple[Any, RefusedByName]] = {}  # functions, by id
+        self._refused: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # functions, by id
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
@@ -827,8 +827,8 @@ class Reader:
             try:
                 return self._new_function(value)
             except RefusedByName as refusal:
-                self._refused[id(value)] = value, refusal
-        raise self._refused[id(value)][1]
+                self._refused[id(value)] = value, refusal.args
+        raise RefusedByName(*self._refused[id(value)][1])
 
     def _new_function(self, value: Any) -> int:
         function = _undecorated(value, self.flavour)
@@ -1353,7 +1353,7 @@ def _add_unless_unread(reader: Reader, registration: Registration, label: str) -
             is_seen = registration.what != "model" and all(map(_is_seen, registration.code or "-"))
             if not (reader.is_observed and is_seen):
                 raise
-            why, name = error.args[:2] if isinstance(error, RefusedByName) else (str(error), label)
+            why, name = error.args if isinstance(error, RefusedByName) else (str(error), label)
             reader.unread[id(registration)] = why, name, registration
     form = "not read", registration.what, label, _named(reader, registration.options)
     return reader.add(f"overload of {label}", form, None)
