@@ -389,22 +389,22 @@ def test_unreadable_registrations_are_read_once_and_end_a_compile_at_the_first_u
 FUNCTIONS = """
 import json, operator
 from numba_kcache import cached_kernel
-from numba_kcache.frontends.numba.fingerprint import Graph
+from numba_kcache.frontends.numba.fingerprint import Reader
 
 def register(value):
     @overload(value)
     def readable(a, b): pass
 for value in (operator.add, operator.sub, operator.mul):
     register(value)
-copies, copy = [], Graph.copy
-def copied(graph):
-    copies.append(1)
-    return copy(graph)
-Graph.copy = copied
+begun, taken_back = [], Reader.taken_back
+def counted(reader):
+    begun.append(1)
+    return taken_back(reader)
+Reader.taken_back = counted
 names = {f"f{at}": cuda.jit(device=True)(eval(f"lambda x: x + {at}")) for at in range(30)}
 exec("def kernel(x): x[0] = " + " + ".join(f"{each}(x[1])" for each in names), globals() | names, names)
 cached_kernel(names["kernel"]).key("sm_90", "void(float64[::1])")
-print([len(copies)])
+print([len(begun)])
 """
 
 
@@ -471,6 +471,45 @@ print(json.dumps([each() is None for each in readers]))
 def test_what_was_read_is_freed_with_its_fingerprint_after_a_refusal() -> None:
     """A refusal that is kept would hold the frames that it came through, and these hold what was read."""
     assert said(NUMBA + FREED) == [True]
+
+
+MAP = """
+import json, operator, sys, warnings
+warnings.simplefilter("ignore")
+from numba_kcache import KernelCache, UncacheableError, cached_kernel
+
+ALL = []
+def registered():
+    def own(x): pass
+    @overload(own)
+    def of_own(x):
+        if len(ALL): return lambda x: x
+    return own
+ALL += [registered() for _ in range(1_500)]
+@overload(operator.mul)
+def product(a, b):
+    if not ALL: return lambda a, b: a
+
+def free(x): x[0] = x[1]
+def used(x): x[0] = x[1] * 2
+cache, said = KernelCache(sys.argv[1]), {}
+for function in (free, used, free):
+    try:
+        cached_kernel(function, cache=cache).compile("sm_90", "void(float64[::1])")
+        said[function.__name__] = "cached"
+    except UncacheableError as error:
+        said[function.__name__] = str(error).partition(": ")[2].partition(": ")[2].partition("\\n")[0]
+print(json.dumps([said, cache.info("process").hits]))
+"""
+
+
+def test_registrations_that_reach_each_other_by_the_thousand_are_not_read_to_the_end(tmp_path: Path) -> None:
+    """As those of the package vector, whose maps of all its functions each of these reads: a launch never came back."""
+    found, hits = said(NUMBA + MAP, str(tmp_path))
+
+    assert found["free"] == "cached"
+    assert hits == 1
+    assert found["used"].startswith(("registrations reach too many functions", "maximum recursion depth exceeded"))
 
 
 PROFILED = "import cProfile\nPROFILER = cProfile.Profile()\nPROFILER.enable()\nNAMES = 'mul'\n"

@@ -638,6 +638,9 @@ def shown(value: Any) -> Plain:
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
+_MOST_REGISTERED = 1_000
+"""Most functions that are read for registrations of one kernel: some packages register a map of all that they have."""
+
 Edge = tuple[str, "int | str"]
 """A name that is read, and the node of its value, or a text that identifies the value."""
 
@@ -659,12 +662,6 @@ class Graph:
         self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
-
-    def copy(self) -> Graph:
-        made = Graph()
-        made.components, made.edges = [*self.components], [[*each] for each in self.edges]
-        made.kept, made._labels, made.has_lines = {**self.kept}, {**self._labels}, self.has_lines
-        return made
 
     def digest(self, start: int) -> str:
         """The digest of all nodes reachable from `start`."""
@@ -813,6 +810,8 @@ class Reader:
         self._with_lines, self._depends, self.is_observed = with_lines, depends, is_observed
         self.unread: dict[int, tuple[str, str, Registration]] = {}
         self._refused: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # functions, by id
+        self.is_within = False  # whether a registration is read
+        self.left = _MOST_REGISTERED
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
@@ -831,6 +830,9 @@ class Reader:
         raise RefusedByName(*self._refused[id(value)][1])
 
     def _new_function(self, value: Any) -> int:
+        self.left -= self.is_within
+        if self.left < 0:
+            raise RecursionError("registrations reach too many functions")
         function = _undecorated(value, self.flavour)
         name = name_of(function)
         if type(function) is not FunctionType:
@@ -870,13 +872,17 @@ class Reader:
     @contextmanager
     def taken_back(self) -> Iterator[None]:
         """Take back everything that was added if something cannot be read."""
-        graph, links, alive = self.graph.copy(), len(self.links), len(self.alive)
+        graph, kept, links, alive = self.graph, {**self.graph.kept}, len(self.links), len(self.alive)
+        counts = [*map(len, graph.edges)]
         words, named, functions, values = {*self.words}, {*self.named}, {**self.functions}, {**self.values}
         described = {**self.trust.described}
         try:
             yield
         except Exception:
-            self.graph, self.trust.described = graph, described
+            graph.kept, self.trust.described = kept, described
+            del graph.components[len(counts) :], graph.edges[len(counts) :]
+            for edges, count in zip(graph.edges, counts, strict=True):
+                del edges[count:]
             del self.links[links:], self.alive[alive:]  # no new list: `add_special` walks it meanwhile
             self.words, self.named, self.functions, self.values = words, named, functions, values
             raise
@@ -1347,6 +1353,7 @@ def _add_unless_unread(reader: Reader, registration: Registration, label: str) -
     """The node of a registration that any code may use; of what it is for alone, if it cannot be read and a compile
     shows whether it is used."""
     if id(registration) not in reader.unread:
+        is_within, reader.is_within = reader.is_within, True
         try:
             return add_registration(reader, registration, label)
         except Exception as error:  # a refusal, or what a program's object raised
@@ -1355,6 +1362,10 @@ def _add_unless_unread(reader: Reader, registration: Registration, label: str) -
                 raise
             why, name = error.args if isinstance(error, RefusedByName) else (str(error), label)
             reader.unread[id(registration)] = why, name, registration
+            if is_within and isinstance(error, RecursionError):  # all that led here would end here again
+                raise
+        finally:
+            reader.is_within = is_within
     form = "not read", registration.what, label, _named(reader, registration.options)
     return reader.add(f"overload of {label}", form, None)
 
