@@ -10,9 +10,10 @@ Method      Pairs of fresh processes run one after the other, in alternating ord
             "without import": `cuda` is the stand-in; the other program has the same arrays and no kernel, or a cached
             kernel in CUDA C++ on memory of the driver.
             "cache=True": the other program uses the package's own cache. Warm: earlier processes filled the caches.
-            Cold: every process has an empty folder for its caches. "Copied": the arrays are copied from the host.
-            Otherwise CuPy fills them by its own kernel. With an empty cache CuPy compiles that kernel, so NVRTC is
-            loaded before RawKernel needs it; with copied arrays the load counts as RawKernel's time.
+            Cold: every process has an empty folder for its caches; pairs of many kernels run in parallel. "Copied": the
+            arrays are copied from the host. Otherwise CuPy fills them by its own kernel. With an empty cache CuPy
+            compiles that kernel, so NVRTC is loaded before RawKernel needs it; with copied arrays the load counts as
+            RawKernel's time.
 Output      The median of the differences in ms with its 95% confidence interval (binomial), and the medians of both.
 Not shown   A cold page cache, a busy node, a network file system.
 """
@@ -21,13 +22,13 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any, NamedTuple
 
 import programs
-from harness import Arguments, Folders, Result, alternated, environment, rounds, run, seconds
+from harness import AT_ONCE, Arguments, Folders, Result, alternated, environment, run, seconds
 from programs import Program, write_cubin
 
 HALF = "cuda_fp16.h"
@@ -96,46 +97,45 @@ def added_by(samples: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
     return found
 
 
-def both(name: str, number: int, folders: Folders) -> dict[str, float]:
-    """Seconds of one process of each side.
-
-    Raises:
-        ValueError: One failed.
-    """
+def both(name: str, number: int, folders: Folders) -> dict[str, float] | str:
+    """Seconds of one process of each side; the reason, as text, if one failed."""
     found = {}
     for side in alternated(SIDES, number):
         folder = folders(name, number, side) if PAIRS[name].is_cold else folders("warm")
         variables = environment(folder, {"KC_BENCH_FILLS": "1"} if number < 0 else None)
-        found[side] = seconds([sys.executable, __file__, "--child", name, side], env=variables)
+        try:
+            found[side] = seconds([sys.executable, __file__, "--child", name, side], env=variables)
+        except ValueError as error:
+            return str(error)
     return found
 
 
 def measure(result: Result, arguments: Arguments) -> None:
     chosen = set(arguments.only.split(";") if arguments.only else PAIRS) - set(vars(arguments)["except"].split(";"))
-    end = time.monotonic() + arguments.within
+    fills = 1 if arguments.quick else 2  # one fills the cache, one reads it
+    bounds = {
+        name: (1 - fills, arguments.cold) if pair.is_cold else
+        (-fills, arguments.pairs if name in MAIN else arguments.others)
+        for name, pair in PAIRS.items() if name in chosen
+    }  # fmt: skip
     with Folders() as folders:
         result.take("the cubin of the bare system", "cubin", folder=folders("warm"))
-        fills = 1 if arguments.quick else 2  # one fills the cache, one reads it
-        for number in rounds(max(arguments.pairs, arguments.cold), fills=fills):
-            for name in [name for name in PAIRS if name in chosen and name not in result.left_out]:
-                is_cold = PAIRS[name].is_cold
-                count = arguments.cold if is_cold else arguments.pairs if name in MAIN else arguments.others
-                begin = 1 - fills if is_cold else -fills
-                if not begin <= number < count or (number > 2 and time.monotonic() > end):
-                    continue
-                try:
-                    found = both(name, number, folders)
-                except ValueError as error:
-                    result.samples.pop(name, None)
-                    result.leave_out(name, str(error))
-                    continue
-                if number >= 0:
-                    result.add(name, **found)
+        for number in result.rounds(max(arguments.pairs, arguments.cold), fills=fills):
+            now = [name for name, (begin, end) in bounds.items() if begin <= number < end]
+            large = [name for name in now if number < 0 or (PAIRS[name].is_cold and PAIRS[name].ours.count > 1)]
+            for names, at_once in ((large, AT_ONCE), ([name for name in now if name not in large], 1)):
+                with ThreadPoolExecutor(at_once) as pool:
+
+                    def pair(name: str, number: int = number) -> Any:
+                        is_asked = name not in result.left_out and not result.is_over()
+                        return result.kept(name, both(name, number, folders)) if is_asked else None
+
+                    for name, found in zip(names, pool.map(pair, names), strict=True):
+                        if found and number >= 0:
+                            result.add(name, **found)
             result.write(added=added_by(result.samples))
     for name, row in result.notes["added"].items():
-        ratio = median(result.samples[name]["ours"]) / median(result.samples[name]["other"])
-        text = "{:40} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {:.3f} times, {pairs} pairs"
-        print(text.format(name, ratio, **row))
+        print("{:40} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {pairs} pairs".format(name, **row))
 
 
 def child(name: str, side: str = "") -> None:
@@ -146,4 +146,4 @@ def child(name: str, side: str = "") -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, pairs=(36, 5), others=(8, 5), cold=(6, 1), only="", **{"except": ""})
+    run(__doc__, measure, child, pairs=(20, 5), others=(5, 5), cold=(5, 1), only="", **{"except": ""})

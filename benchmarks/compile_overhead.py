@@ -80,7 +80,7 @@ def compile_alone(text: str, flags: list[bytes]) -> None:
         raise ValueError(text)
 
 
-def measure_all(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
+def measure_all(sources: dict[str, str], rounds: int, end_s: float) -> dict[str, dict[str, float]]:
     """Least CPU seconds of each source by NVRTC alone and by this package; texts that NVRTC refuses are left out."""
     import numba_kcache
     from numba_kcache import cached_module
@@ -89,6 +89,8 @@ def measure_all(sources: dict[str, str], rounds: int) -> dict[str, dict[str, flo
     flags = [b"--no-cache", f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
     found: dict[str, dict[str, float]] = {}
     for number in range(-1, rounds):
+        if number > 0 and time.time() > end_s:
+            break
         with Folders() as folders:
             cache = numba_kcache.KernelCache(folders())
             for text, location in list(sources.items()):
@@ -109,12 +111,12 @@ def measure_all(sources: dict[str, str], rounds: int) -> dict[str, dict[str, flo
     return found
 
 
-def child(number: str, of: str, core: str, rounds: str, limit: str, folder: str = "") -> None:
+def child(number: str, of: str, core: str, rounds: str, limit: str, end_s: str, folder: str = "") -> None:
     """Measure every `of`-th source on one core."""
     os.sched_setaffinity(0, [int(core)])
     pairs = reversed([*texts(folder)])
     chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
-    say(**measure_all(dict([*chosen.items()][: int(limit)][int(number) :: int(of)]), int(rounds)))
+    say(**measure_all(dict([*chosen.items()][: int(limit)][int(number) :: int(of)]), int(rounds), float(end_s)))
 
 
 def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -134,10 +136,11 @@ def measure(result: Result, arguments: Arguments) -> None:
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
     kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
     with Folders() as folders:
-        more = (arguments.rounds, arguments.limit, *filter(None, [arguments.sources]))
+        half_s = time.time() + result.left_s() / 2  # no round is begun after it
+        more = (arguments.rounds, arguments.limit, half_s, *filter(None, [arguments.sources]))
         words = [[sys.argv[0], "--child", index, len(cores), core, *more] for index, core in enumerate(cores)]
         for each in [start(each, folders()) for each in words]:
-            found = answer(each, 600)
+            found = answer(each, min(600, result.left_s()))
             assert isinstance(found, dict), found
             found.pop("end")
             result.samples |= found

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import programs
-from harness import Arguments, Folders, Result, answer, compiles, is_pretended, require, run, say, start
+from harness import Arguments, Folders, Result, compiles, is_pretended, require, run, say
 from programs import CUBIN, LIBRARIES, Launch, N, System, text
 
 FIRST = 1_000_000
@@ -186,23 +186,16 @@ def child(part: str, *numbers: str) -> None:
         {"launches": many_launches, "fill": fill}[part](*map(int, numbers))
 
 
-def fill_all(count: int, folder: Path) -> None:
-    """Fill our cache by one process per core, 16 at most."""
-    step = min(16, os.cpu_count() or 1)
-    children = [start([__file__, "--child", "fill", count, first, step], folder) for first in range(step)]
-    if failed := [each for each in (answer(child, 500) for child in children) if isinstance(each, str)]:
-        raise SystemExit(f"fill: {failed[0]}")
-
-
 def measure(result: Result, arguments: Arguments) -> None:
     many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
+    counts = {name: part.compiled // (5 if arguments.quick else 1) or many for name, part in PARTS.items()}
     with Folders() as folders:
-        fill_all(many, folders())
-        for name, part in PARTS.items():
-            count = part.compiled // (5 if arguments.quick else 1) or many
-            if part.compiled and part.keeps:
-                result.take(name, name, count, folder=folders())
-            if found := result.take(name, name, count, folder=folders()):
+        step = min(16, os.cpu_count() or 1)
+        fills = {f"fill {first}": ("fill", many, first, step) for first in range(step)}
+        fills |= {name: (name, counts[name]) for name, part in PARTS.items() if part.compiled and part.keeps}
+        result.take_all(fills, lambda _: folders(), step)
+        for name in PARTS:
+            if found := result.take(name, name, counts[name], folder=folders()):
                 assert not found["compiles"], (name, found["compiles"])
                 result.samples[name] = found
                 result.write()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import itertools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +31,12 @@ FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACH
 Arguments = argparse.Namespace
 ALWAYS = 1e9
 """Seconds that no benchmark takes: no time limit."""
+
+LIMIT_S = 240.0
+"""Seconds of a child at most."""
+
+AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
+"""The number of processes that run in parallel where only their compiles take time, or no time is measured."""
 
 # -- in a child -----------------------------------------------------------------------------------------
 
@@ -107,7 +115,7 @@ def reason(output: str) -> str:
     return (named or lines)[-1][:200]
 
 
-def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, Any] | str:
+def answer(child: subprocess.Popen[str], limit_s: float = LIMIT_S) -> dict[str, Any] | str:
     """The object that the child printed last; the reason, as text, if it failed or took longer than `limit_s`."""
     try:
         out, error = child.communicate(timeout=limit_s)
@@ -122,11 +130,13 @@ def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, An
     return found
 
 
-def fresh(words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None) -> dict[str, Any] | str:
+def fresh(
+    words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
+) -> dict[str, Any] | str:
     """Run a child; its answer, with the seconds from its start to its result (`result`) and to its end (`process`)."""
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.time()
-    found = answer(start(words, folder, more))
+    found = answer(start(words, folder, more), limit_s)
     if isinstance(found, dict):
         found["result"], found["process"] = found.pop("end", begin) - begin, time.time() - begin
     return found
@@ -271,16 +281,28 @@ class Result:
 
     Args:
         path: The file to write; None to write nothing.
-        question: The name of the script.
-        notes: Facts about the whole run.
+        question: The name of the script, or of the part that was asked.
+        within_s: Seconds after which nothing is begun, and a child that still runs is stopped.
     """
 
-    def __init__(self, path: Path | None, question: str, **notes: object) -> None:
-        self.path, self.question, self.notes = path, question, {"is_cut": True, **notes}
-        self.begin_s = time.monotonic()
+    def __init__(self, path: Path | None, question: str, within_s: float = ALWAYS) -> None:
+        self.path, self.question, self.notes = path, question, dict[str, object](is_cut=True)
+        self.begin_s, self.within_s, self.is_cut = time.monotonic(), within_s, False
         self.machine = machine_header() if path else {}
         self.samples: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
+
+    def left_s(self) -> float:
+        return self.begin_s + self.within_s - time.monotonic()
+
+    def is_over(self) -> bool:
+        """Check whether the time is over; a script asks only before it measures more, so its result is cut then."""
+        self.is_cut = self.is_cut or self.left_s() < 0
+        return self.is_cut
+
+    def rounds(self, count: int, fills: int = 0) -> Iterator[int]:
+        """Number the rounds of a measurement until the time is over. The first `fills` are negative, not counted."""
+        return itertools.takewhile(lambda _: not self.is_over(), range(-fills, count))
 
     def write(self, **notes: object) -> None:
         """Write what was found so far; `notes` are further members of the object."""
@@ -305,13 +327,24 @@ class Result:
 
     def take(self, name: str, *words: object, folder: Path, more: Mapping[str, str] | None = None) -> Any:
         """Run a child of this script; its answer, or None if it failed: then what it measures is left out."""
-        if name in self.left_out:
+        if name in self.left_out or self.is_over():
             return None
-        found = fresh([sys.argv[0], "--child", *words], folder, more)
-        if isinstance(found, str):
+        return self.kept(name, fresh([sys.argv[0], "--child", *words], folder, more, min(LIMIT_S, self.left_s())))
+
+    def kept(self, name: str, found: Any) -> Any:
+        """The answer of a child or of ranks; None for a reason, and then what was asked is left out, unless the time is
+        over."""
+        if isinstance(found, str) and not self.is_over():
             self.leave_out(name, found)
-            return None
-        return found
+        return None if isinstance(found, str) else found
+
+    def take_all(
+        self, rows: Mapping[str, Sequence[object]], folder: Callable[[str], Path], at_once: int = 1, **more: Any
+    ) -> dict[str, Any]:
+        """Run a child for each name, with its words and its folder, `at_once` in parallel; the answers by name."""
+        with ThreadPoolExecutor(at_once) as pool:
+            found = pool.map(lambda name: self.take(name, *rows[name], folder=folder(name), **more), rows)
+            return {name: each for name, each in zip(rows, found, strict=True) if each}
 
     def show(self) -> None:
         """Print all figures, of samples their median."""
@@ -347,16 +380,6 @@ def write_json(path: Path, result: object) -> None:
 # -- a script -------------------------------------------------------------------------------------------
 
 
-def rounds(count: int, within_s: float = ALWAYS, fills: int = 0) -> Iterator[int]:
-    """Number the rounds of a measurement, of which the first `fills` are negative and not counted. After `within_s`
-    seconds none is begun, but one is always measured."""
-    end = time.monotonic() + within_s
-    for number in range(-fills, count):
-        if number > 0 and time.monotonic() > end:
-            return
-        yield number
-
-
 def alternated(systems: Sequence[Any], number: int) -> list[Any]:
     """The systems in the order of a round: that of every second one is reversed."""
     return [*(reversed(systems) if number % 2 else systems)]
@@ -375,11 +398,12 @@ def run(
         measure: Fills and writes the result.
         child: Called with the words of `--child`.
         options: Further arguments, each a number with its default and that of `--quick`, or a text with its default.
+            A script with several results has `part`, the name of one of them.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="the file of the result")
     parser.add_argument("--quick", action="store_true", help="few samples")
-    parser.add_argument("--within", type=float, default=ALWAYS, help="seconds after which no further round is begun")
+    parser.add_argument("--within", type=float, default=ALWAYS, help="seconds after which the script stops")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     for name, default in options.items():
         if isinstance(default, str):
@@ -395,7 +419,7 @@ def run(
         if getattr(arguments, name) is None:
             setattr(arguments, name, default[arguments.quick])
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
-    result = Result(arguments.json, Path(sys.argv[0]).stem)
+    result = Result(arguments.json, getattr(arguments, "part", Path(sys.argv[0]).stem), arguments.within)
     measure(result, arguments)
-    result.write(is_cut=False)
+    result.write(is_cut=result.is_cut)
     result.show()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import os
 import sys
 import tempfile
@@ -270,7 +271,7 @@ def child(batches: str, launches: str) -> None:
 
 def measure(result: Result, arguments: Arguments) -> None:
     words = (arguments.batches, arguments.launches)
-    for each in COUNTS:
+    for each in itertools.takewhile(lambda _: not result.is_over(), COUNTS):
         keep(result, each, *samples(SYSTEMS, each, *words))
     with Folders() as folders:
         found = result.take("Numba not imported", *words, folder=folders())

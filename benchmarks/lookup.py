@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import Arguments, Folders, Result, fresh, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, fresh, run, say
 from programs import include_dirs
 
 ARCH = "sm_90"
@@ -38,7 +38,6 @@ VALUE = """#include "value.h"
 __device__ volatile int value = VALUE;
 extern "C" __global__ void k(int *o) { *o = value; }
 """
-CORES = os.cpu_count() or 1
 
 
 def plain_source(number: int) -> str:
@@ -150,36 +149,23 @@ def child(what: str, *words: str) -> None:
         say(**look_up(*words))
 
 
-# -- lookups --------------------------------------------------------------------------------------------
-
 STARTS = ("plain", "cub")
 """The kind of kernel that a process looks up first."""
-
-
-def ask(folder: Path, *words: object) -> dict[str, Any] | str:
-    found = fresh([__file__, "--child", *words], folder)
-    if isinstance(found, dict):
-        del found["result"], found["process"]
-    return found
 
 
 def measure_lookups(result: Result, count: int) -> None:
     """Seconds by system and kind of source; the reason, as text, for a system that cannot run here."""
     systems = [name for name, system in SYSTEMS.items() if system.look_up]
-    found: dict[str, Any] = result.samples.setdefault("lookup", {})
-    with Folders() as folders, ThreadPoolExecutor(CORES) as pool:
-
-        def fill(name: str) -> list[Any]:
-            return [ask(folders(name), "lookup", name, start) for start in STARTS]
-
-        for name, answers in zip(systems, pool.map(fill, systems), strict=True):
-            found[name] = next((each for each in answers if isinstance(each, str)), {})
-        for _ in range(count):
-            for name in [name for name in systems if not isinstance(found[name], str)]:
-                for start in STARTS:
-                    figures = ask(folders(name), "lookup", name, start)
-                    assert isinstance(figures, dict), figures
-                    result.add("lookup", name, **figures)
+    result.samples["lookup"] = {name: {} for name in systems}
+    words = {start: {name: ("lookup", name, start) for name in systems} for start in STARTS}
+    with Folders() as folders:
+        for start in STARTS:
+            result.take_all(words[start], folders, AT_ONCE)
+        for _ in result.rounds(count):
+            for start in STARTS:
+                for name, found in result.take_all(words[start], folders).items():
+                    result.add("lookup", name, **{what: time for what, time in found.items() if ", " in what})
+    result.samples["lookup"] |= result.left_out
 
 
 # -- stale code -----------------------------------------------------------------------------------------
@@ -226,7 +212,7 @@ def outcome_of(system: str, name: str) -> str:
         (folders("second") / "value.h").write_text("#define VALUE 1731100001\n")
 
         def served() -> Any:
-            found = ask(folders("cache"), "value", system, *searched)
+            found = fresh([__file__, "--child", "value", system, *searched], folders("cache"))
             return found["value"] if isinstance(found, dict) else found
 
         before = served()
@@ -239,10 +225,10 @@ def outcome_of(system: str, name: str) -> str:
 
 def measure(result: Result, arguments: Arguments) -> None:
     measure_lookups(result, arguments.rounds)
-    unable = [system for system, rows in result.samples["lookup"].items() if isinstance(rows, str)]
-    pairs = [(system, change) for system in SYSTEMS if system not in unable for change in CHANGES]
-    with ThreadPoolExecutor(CORES) as pool:
-        for (system, change), outcome in zip(pairs, pool.map(lambda pair: outcome_of(*pair), pairs), strict=True):
+    pairs = [(system, change) for system in SYSTEMS if system not in result.left_out for change in CHANGES]
+    with ThreadPoolExecutor(2 * AT_ONCE) as pool:
+        outcomes = pool.map(lambda pair: "not run" if result.is_over() else outcome_of(*pair), pairs)
+        for (system, change), outcome in zip(pairs, outcomes, strict=True):
             result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome
             result.write()
 

@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 import programs
-from harness import Arguments, Folders, Result, alternated, rounds, run, say
+from harness import Arguments, Folders, Result, alternated, run, say
 from programs import LIBRARIES, N, System
 
 
@@ -52,13 +52,13 @@ def launched_once(pair: Pair, side: str) -> dict[str, float]:
 
 def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
-        for number in rounds(arguments.rounds, arguments.within, fills=1):
+        for number in result.rounds(arguments.rounds, fills=1):
             for case in MANY:
                 for side in alternated(SIDES, number):
                     found = result.take(f"{case}, {side}", case, side, folder=folders())
                     if found and number >= 0:
-                        figures = {what: found[what] for what in ("all", "first", "further", "process")}
-                        result.add(f"{case}, {side}", **figures)
+                        del found["result"]
+                        result.add(f"{case}, {side}", **found)
 
 
 def child(name: str, side: str) -> None:

@@ -20,7 +20,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from harness import ROOT, Arguments, Folders, Result, compiles, ranks, rounds, run, say, wait_for_the_others
+from harness import ROOT, Arguments, Folders, Result, compiles, ranks, run, say, wait_for_the_others
 from programs import text
 
 SYSTEMS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
@@ -66,7 +66,7 @@ def measure(result: Result, arguments: Arguments) -> None:
         from tests.support.redis_server import MISSING, redis_server
     except ImportError as error:  # this copy has no tests/
         MISSING = str(error)
-    for _ in rounds(arguments.rounds, arguments.within):
+    for _ in result.rounds(arguments.rounds):
         for system, options in SYSTEMS.items():
             if options is not None and MISSING:
                 result.left_out[system] = MISSING

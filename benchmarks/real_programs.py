@@ -4,10 +4,11 @@ Method      Each sample is a fresh process that imports the program, runs it onc
             result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for programs with
             CuPy, none for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the
             program is imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the
-            stand-in's line instead; nothing is installed. Cold: an empty cache. Warm: after another process. The result
-            must equal the plain one bit by bit; otherwise the largest difference is reported. The result of a program
-            of CuPy's `examples/` is what it prints, without lines that state times. `--get FOLDER` downloads the
-            programs, `--programs FOLDER` names their folder.
+            stand-in's line instead; nothing is installed. Cold: an empty cache; these processes run in parallel, one
+            for two cores. Warm: after another process; once for a plain program without a cache. The result must equal
+            the plain one bit by bit; otherwise the largest difference is reported. The result of a program of CuPy's
+            `examples/` is what it prints, without lines that state times. `--get FOLDER` downloads the programs,
+            `--programs FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
@@ -23,12 +24,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import Arguments, Folders, Result, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, run, say
 
 WHEELS = (
     "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
@@ -236,35 +238,16 @@ def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
-def measure_program(result: Result, name: str, programs: Path, warm: int) -> None:
-    """Run a program once cold and `warm` times warm; the systems alternate."""
-    kind, what, _ = PROGRAMS[name]
-    systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
-    rows: dict[str, Any] = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
-    kept = result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
-    digests: dict[str, str] = {}
-    with Folders() as folders:
-        for number in range(warm + 1):
-            for system, row in rows.items():
-                home = programs / "edited" if system == "edited" else programs
-                modules = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-                path = os.pathsep.join([*map(str, (home, *modules, programs)), os.environ.get("PYTHONPATH", "")])
-                more = {"PYTHONPATH": path, "CUPY_SEED": "1"}
-                named = f"{name}, {system}"
-                found = result.take(named, name, system, folder=folders(system), more=more)
-                if not found:
-                    row["cold" if number == 0 else "failed"] = result.left_out[named]
-                    continue
-                row["compiles"], digests[system] = found["compiles"], found["digest"]
-                if number:
-                    row["warm"].append(found["process"])
-                    row["warm_median"] = median(row["warm"])
-                else:
-                    row["cold"] = found["process"]
-                result.write()
-        kept["results"] = comparison(digests, [folders(system) for system in systems])
-    result.write()
-    print(name, kept, flush=True)
+def has_cache(name: str, system: str) -> bool:
+    return system != "plain" or "CuPy" in PROGRAMS[name][0]
+
+
+def variables(system: str, programs: Path) -> dict[str, str]:
+    """The environment of a program: the folders in which its modules are."""
+    home = programs / "edited" if system == "edited" else programs
+    modules = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
+    path = os.pathsep.join([*map(str, (home, *modules, programs)), os.environ.get("PYTHONPATH", "")])
+    return {"PYTHONPATH": path, "CUPY_SEED": "1"}
 
 
 def measure(result: Result, arguments: Arguments) -> None:
@@ -272,9 +255,44 @@ def measure(result: Result, arguments: Arguments) -> None:
         get(Path(arguments.get))
         return
     result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
+    programs, digests = Path(arguments.programs).resolve(), dict[str, dict[str, str]]()
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
-        measure_program(result, name, Path(arguments.programs).resolve(), arguments.warm)
+        kind, what, _ = PROGRAMS[name]
+        systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
+        rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
+        result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
+        digests[name] = {}
+    pairs = {
+        f"{name}, {system}": (name, system) for name in digests for system in SYSTEMS if system in result.samples[name]
+    }
+    with Folders() as folders:
+
+        def take(named: str) -> tuple[str, Any]:
+            name, system = pairs[named]
+            return named, result.take(
+                named, name, system, folder=folders(name, system), more=variables(system, programs)
+            )
+
+        for number in result.rounds(arguments.warm + 1):
+            with ThreadPoolExecutor(1 if number else AT_ONCE) as pool:
+                for named, found in pool.map(take, [each for each in pairs if number < 2 or has_cache(*pairs[each])]):
+                    name, system = pairs[named]
+                    row = result.samples[name][system]
+                    if not found:
+                        if named in result.left_out:
+                            row["failed" if number else "cold"] = result.left_out[named]
+                        continue
+                    row["compiles"], digests[name][system] = found["compiles"], found["digest"]
+                    if number:
+                        row["warm"].append(found["process"])
+                        row["warm_median"] = median(row["warm"])
+                    else:
+                        row["cold"] = found["process"]
+                    systems = [each for each in SYSTEMS if each in result.samples[name]]
+                    compared = comparison(digests[name], [folders(name, each) for each in systems])
+                    result.samples[name]["results"] = compared
+                    result.write()
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, warm=(3, 1), get="", programs="build/programs", only="")
+    run(__doc__, measure, child, warm=(2, 1), get="", programs="build/programs", only="")

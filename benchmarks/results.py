@@ -14,6 +14,10 @@ from statistics import median
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PARTS = {
+    "adapters": ("cuda_compute", "triton_kernels", "program_cache"), "numba_first_launch": ("mlir",),
+}  # fmt: skip
+"""The results of scripts with several of them, besides one of the script's name."""
 
 
 class NoResult(Exception):
@@ -31,6 +35,12 @@ def result_of(name: str) -> dict[str, Any]:
         raise NoResult(name)
     found: dict[str, Any] = json.loads(path.read_text())
     return {**found, "script": name}
+
+
+def script_of(name: str) -> str:
+    """The words that measure a result: a script, and the part of it if it has several."""
+    script = next((script for script, parts in PARTS.items() if name in parts), "")
+    return f"{script}.py --part {name}" if script else f"{name}.py"
 
 
 def commits() -> dict[str, list[str]]:
@@ -137,7 +147,7 @@ def paragraph(*sentences: str) -> list[str]:
 
 def script_and_machine(result: Mapping[str, Any]) -> list[str]:
     """The line below a table that names only the script and the machine of its result."""
-    return ["", f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"]
+    return ["", f"(`benchmarks/{script_of(result['script'])}`, {machine_of(result)})"]
 
 
 def footer(result: Mapping[str, Any]) -> list[str]:
@@ -154,7 +164,7 @@ def footer(result: Mapping[str, Any]) -> list[str]:
 
 def shows_not(script: str) -> str:
     """The text of `Not shown` in a script's docstring."""
-    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(script_of(script).split()[0]).read_text())) or ""
     (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
     text = " ".join(str(found).split())
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

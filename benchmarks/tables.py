@@ -16,7 +16,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from aims import aims
-from results import NoResult, commits, digits, footer, machine_of, paragraph, result_of, row, script_and_machine, table
+from results import NoResult, commits, digits, footer, machine_of, paragraph, result_of, row, script_of, table
+from results import script_and_machine as ALONE
 
 ROOT = Path(__file__).resolve().parent.parent
 Result = dict[str, Any]
@@ -144,7 +145,7 @@ def _of_row(name: str, found: Mapping[str, float], of: str) -> str:
     shown = {column: digits(value) for column, value in found.items()}
     shown |= {column: f"**{shown[column]}**" for column, value in found.items() if value == min(found.values())}
     (other, *_) = [f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS] or ["–"]
-    return " | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{of}`"))
+    return " | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script_of(of).partition('.')[0]}`"))
 
 
 # -- first launches and whole processes -----------------------------------------------------------------
@@ -498,7 +499,6 @@ def of_project(result: Result) -> Iterator[Record]:
 
 # -- the documents --------------------------------------------------------------------------------------
 
-ALONE = script_and_machine
 ARGUMENTS = ("0", "2", "4", "8", "16")
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
@@ -566,7 +566,7 @@ def written(name: str, document: str) -> str:
     try:
         content = TABLES[name][1]()
     except NoResult as missing:
-        content = f"Not measured yet: `benchmarks/{missing}.py` measures it."
+        content = f"Not measured yet: `benchmarks/{script_of(f'{missing}')}` measures it."
     except (KeyError, ValueError) as error:  # the benchmark was stopped by its time limit
         content = f"Not measured: the result of the last run lacks {error}."
     return _between(f"table: {name}", content, document)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import programs
-from harness import Arguments, Folders, Result, rounds, run
+from harness import Arguments, Folders, Result, run
 from programs import Program
 
 MANY = 31
@@ -61,7 +61,7 @@ def sample(result: Result, system: str, folder: Path) -> dict[str, Any] | None:
 def measure(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
         result.take("the cubin of the bare systems", "cubin", folder=folders("warm"))
-        for number in rounds(arguments.rounds, arguments.within, fills=1):
+        for number in result.rounds(arguments.rounds, fills=1):
             for system, program in SYSTEMS.items():
                 states = {"warm": folders("warm")}
                 if 0 <= number < max(1, arguments.rounds // 3) and not system.startswith("bare"):
@@ -82,4 +82,4 @@ def child(system: str, started: str = "") -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(9, 2))
+    run(__doc__, measure, child, rounds=(7, 2))

@@ -3,8 +3,8 @@
 Method      Each sample is a fresh process, or eight of them together, whose results are checked after the measurement.
             "first" and "all" are seconds from the end of imports, decoration, context and arrays to the result of the
             first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after another process.
-            With --quick, cold samples run in parallel, one for two cores. The programs: the 31 products of
-            examples/tropical_gemm.cu; the twenty Numba kernels of benchmarks/numba_program, also in a job of 8
+            Cold samples run in parallel, one for two cores. The programs: the 31 products of
+            examples/tropical_gemm.cu; the twenty Numba kernels of numba_program.py, also in a job of 8
             processes that start together; a block sum with CUB; and the start of a container without compilers. The
             container has a bundle and an empty cache, or the cache folder of a machine with compilers. NVRTC, NVVM and
             nvJitLink cannot be found there, and the memory map of the process is checked for them at the end.
@@ -13,30 +13,22 @@ Not shown   Programs that run for hours; a cold page cache; a real container, or
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import harness
-from harness import ROOT, Arguments, Folders, Result, compiles, is_pretended, ranks, require, rounds, run, say
+import numba_program
+from harness import AT_ONCE, ROOT, Arguments, Folders, Result, compiles, is_pretended, ranks, require, run, say
 from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
 SOURCE = ROOT / "examples/tropical_gemm.cu"
 SIDE = 64  # rows and columns of every matrix
 RANKS = int(os.environ.get("KC_BENCH_RANKS", "8"))
-
-
-def imported(folder: str, name: str) -> Any:
-    """Import a program's module, with the program's folder as the working directory."""
-    os.chdir(ROOT / folder)
-    sys.path.insert(0, str(ROOT / folder))
-    return importlib.import_module(name)
 
 
 class Arrays(NamedTuple):
@@ -167,14 +159,13 @@ def program(decorator: str) -> Callable[[], dict[str, float]]:
     """The program with the decorator of that name."""
 
     def workload() -> dict[str, float]:
-        os.environ["KC_PROGRAM"] = decorator
-        module: Any = imported("benchmarks/numba_program", "program")
+        kernels = numba_program.imported(os.path.join(os.environ["KC_PROGRAMS"], decorator))
         from numba import cuda
 
         cuda.current_context()
         harness.wait_for_the_others()
-        first, last, _count = module.run_all(is_checked=not is_pretended())
-        theirs = sum(sum(each.stats.cache_misses.values()) for each in module.WANTED if decorator == "numba")
+        first, last = numba_program.run_all(kernels, is_checked=not is_pretended())
+        theirs = sum(sum(each.stats.cache_misses.values()) for each in kernels if decorator == "numba")
         return {"first": first, "all": last, "compiles": theirs if decorator == "numba" else compiles()}
 
     return workload
@@ -270,16 +261,15 @@ def contained(workload: Callable[[], dict[str, float]], take: str, bundle: str) 
     return found
 
 
-GIVEN = "numba_kcache, signatures given"
 OURS, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
-CORE = "cuda.core FileStreamProgramCache"
-NUMBAS = "20 Numba kernels in four files"
+GIVEN, CORE = "numba_kcache, signatures given", "cuda.core FileStreamProgramCache"
+NUMBAS, SUM = "20 Numba kernels in four files", "block sum with CUB"
 CHILDREN: dict[str, dict[str, Callable[[], dict[str, float]]]] = {
     "31 kernels of one source": {OURS: our_products, CUPY: cupy_products, CORE: core_products},
     NUMBAS: {OURS: program("kcache"), NUMBA: program("numba"), GIVEN: program("signatures")},
-    "block sum with CUB": {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch},
+    SUM: {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch},
 }
-CONTAINED = {NUMBAS: (OURS, NUMBA), "block sum with CUB": (OURS, CUPY)}
+CONTAINED = {NUMBAS: (OURS, NUMBA), SUM: (OURS, CUPY)}
 """The systems of each workload that keep code on disk and are also started without compilers."""
 
 
@@ -293,58 +283,51 @@ def child(workload: str, system: str, how: str = "", take: str = "", bundle: str
         say(**(contained(run_it, take, bundle) if how == "contained" else run_it()))
 
 
-def ask(workload: str, system: str, folder: Path, *how: object) -> dict[str, Any] | str:
-    return harness.fresh([__file__, "--child", workload, system, *how], folder)
-
-
-def keep(result: Result, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
-    """Keep one answer; return False if it is the reason of a failure."""
-    if isinstance(found, str):
-        result.leave_out(f"{workload}: {system}, {state}", found)
-        return False
-    figures = {what: found[what] for what in ("first", "all", "process", "compiles") if what in found}
-    result.add(workload, system, prefix=f"{state} ", **figures)
-    return True
-
-
-def measure_container(result: Result, workload: str, system: str, built: Path, folders: Folders) -> None:
-    """Start without compilers from a bundle of the folder `built`, which a run with compilers filled, and from a copy.
-
-    The folder is moved, since the paths of the machine that built it do not exist in a container.
-    """
-    named, bundle = f"{workload}, no compiler", built.with_suffix(".kcache")
-    if system == OURS:
-        exported = ask(workload, system, built, "export", "", bundle)
-        assert isinstance(exported, dict), exported
-        for take in ("import_bundle", "register_bundle"):
-            found = ask(workload, system, folders(workload, take), "contained", take, bundle)
-            keep(result, named, f"{OURS}, {take}", "warm", found)
-    copy = built.rename(built.with_suffix(".copy"))
-    keep(result, named, f"{system}, cache folder copied", "warm", ask(workload, system, copy, "contained"))
-
-
 def measure(result: Result, arguments: Arguments) -> None:
+    """In each round, run all on empty caches, in parallel, and then one after another on the filled ones."""
     result.notes["ranks"] = RANKS
-    pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
-    at_once = max(1, (os.cpu_count() or 1) // 2) if arguments.quick else 1
-    for _ in rounds(arguments.rounds, arguments.within):
-        with Folders() as folders, ThreadPoolExecutor(at_once) as pool:
-            cold = [*pool.map(lambda pair, folders=folders: ask(*pair, folders(*pair)), pairs)]
-            for (workload, system), found in zip(pairs, cold, strict=True):
-                folder = folders(workload, system)
-                if keep(result, workload, system, "cold", found):
-                    keep(result, workload, system, "warm", ask(workload, system, folder))
-                    if system in CONTAINED.get(workload, ()):
-                        measure_container(result, workload, system, folder, folders)
+    pairs = {
+        f"{workload}: {system}, cold": (workload, system) for workload in CHILDREN for system in CHILDREN[workload]
+    }
+
+    def keep(workload: str, system: str, state: str, found: dict[str, Any] | None) -> None:
+        names = [name for name in ("first", "all", "process", "compiles") if name in (found or {})]
+        if found:
+            result.add(workload, system, prefix=f"{state} ", **{name: found[name] for name in names})
+
+    for _ in result.rounds(arguments.rounds):
+        with Folders() as folders:
+            more = {"KC_PROGRAMS": str(folders("programs"))}
+            for decorator in numba_program.DECORATORS:
+                numba_program.write(folders("programs", decorator), decorator)
+
+            def warm(row: str, named: str, *words: object, folder: Path, more: Mapping[str, str] = more) -> None:
+                keep(row, named, "warm", result.take(f"{row}: {named}, warm", *words, folder=folder, more=more))
+
+            for name, found in result.take_all(pairs, lambda name: folders(*pairs[name]), AT_ONCE, more=more).items():
+                workload, system = pairs[name]
+                built = folders(workload, system)
+                keep(workload, system, "cold", found)
+                warm(workload, system, workload, system, folder=built)
+                if system not in CONTAINED.get(workload, ()):
+                    continue
+                row, bundle = f"{workload}, no compiler", built.with_suffix(".kcache")
+                if system == OURS and result.take(row, workload, system, "export", "", bundle, folder=built, more=more):
+                    for take in ("import_bundle", "register_bundle"):
+                        words = (workload, system, "contained", take, bundle)
+                        warm(row, f"{OURS}, {take}", *words, folder=folders(workload, take))
+                copy = built.rename(built.with_suffix(".copy"))  # a container does not have the paths of the machine
+                warm(row, f"{system}, cache folder copied", workload, system, "contained", folder=copy)
             for system in (OURS, GIVEN, NUMBA):
                 words = [__file__, "--child", NUMBAS, system]
-                for state in ("cold", "warm"):
-                    found = ranks([(words, folders("job", system))] * RANKS)
-                    if isinstance(found, dict):
+                for state in ("cold", "warm") if not result.is_over() else ():
+                    row = f"20 Numba kernels, {RANKS} processes"
+                    answers = ranks([(words, folders("job", system))] * RANKS, more)
+                    if found := result.kept(f"{row}: {system}, {state}", answers):
                         compiled = sum(each["compiles"] for each in found["answers"])
-                        found = {"all": found["last"], "process": found["all"], "compiles": compiled}
-                    keep(result, f"20 Numba kernels, {RANKS} processes", system, state, found)
+                        figures = {"all": found["last"], "process": found["all"], "compiles": compiled}
+                        keep(row, system, state, figures)
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(5, 1))
+    run(__doc__, measure, child, rounds=(3, 1))

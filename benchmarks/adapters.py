@@ -1,0 +1,277 @@
+"""How long do look-ups of this cache take in the caches of other packages, compared with their own?
+
+Method      Each sample is a fresh process; imports, contexts and arrays precede the measurement, and the results are
+            checked. Figures are medians.
+            `--part cuda_compute`: the time from the call of an algorithm until its result is on the host. "build":
+            without a cache. "cache": with `install(cuda_compute=True)` and a cache that another process filled; the
+            imports of the cache are included. "memory": cuda.compute deserialises and loads the built algorithm from
+            bytes in memory. "again": the second call in the process of "cache". Builds and fills run in parallel.
+            `--part triton_kernels`: two kernels are launched one after the other. "own": Triton's own filled directory.
+            "cache": `TRITON_CACHE_MANAGER` names this cache's manager, and the cache is filled. Triton's launcher is
+            built before in both cases. "ranks": eight processes start at once on an empty cache; the figure is the
+            number of compiles in all of them together.
+            `--part program_cache`: one process compiles `PROGRAMS` programs of 5 KB of code by cuda.core. Another one
+            times `program.compile("cubin", cache=...)`, including key and look-up. "opening": the first call of all;
+            "first": the first call of each other program; "again": each later call; in microseconds. "built": the same
+            for `get_or_build` with 50 KB. "published": `get_or_build` with 50 KB that no call has stored before, so
+            that each call publishes an entry.
+Not shown   Imports of the packages, and of this one except in "cache"; the digest of Triton's own files in the first
+            launch, with both; the load that follows a look-up of cuda.core; a network file system, a cold page cache, a
+            full disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness import AT_ONCE, Arguments, Folders, Result, ranks, run, say
+
+
+def medians(answers: Sequence[dict[str, Any]], *names: str) -> dict[str, float]:
+    return {name: round(median(each[name] for each in answers), 3) for name in names}
+
+
+# -- cuda.compute ---------------------------------------------------------------------------------------
+
+ALGORITHMS = ("reduction", "scan", "radix sort", "transform")
+
+
+def compute(algorithm: str, way: str) -> None:
+    """Measure one algorithm in this process."""
+    import cupy
+    import numpy as np
+    from cuda import compute
+
+    import numba_kcache
+
+    if way == "cache":
+        numba_kcache.install(cuda_compute=True)
+    x = cupy.asarray(np.random.default_rng(0).integers(0, 100, 100_000).astype(np.float32))
+    host, zero = cupy.asnumpy(x), np.zeros(1, np.float32)
+    out, plus = cupy.empty_like(x), compute.OpKind.PLUS
+    ends = {"d_in": x, "d_out": out}
+    keys = {"d_in_keys": x, "d_out_keys": out, "d_in_values": None, "d_out_values": None}
+
+    def call(built: Any, **arguments: Any) -> None:
+        size = built(temp_storage=None, num_items=x.size, **arguments)
+        built(temp_storage=cupy.empty(size, np.uint8), num_items=x.size, **arguments)
+
+    makers: dict[str, tuple[Any, Any, Any]] = {
+        "reduction": (
+            lambda: compute.make_reduce_into(**ends, op=plus, h_init=zero),
+            lambda built: call(built, **ends, op=plus, h_init=zero),
+            lambda: np.isclose(cupy.asnumpy(out)[0], host.sum(dtype=np.float64), rtol=1e-4),
+        ),
+        "scan": (
+            lambda: compute.make_exclusive_scan(**ends, op=plus, init_value=zero),
+            lambda built: call(built, **ends, op=plus, init_value=zero),
+            lambda: np.allclose(cupy.asnumpy(out)[1:], np.cumsum(host, dtype=np.float64)[:-1], rtol=1e-3),
+        ),
+        "radix sort": (
+            lambda: compute.make_radix_sort(**keys, order=compute.SortOrder.ASCENDING),
+            lambda built: call(built, **keys),
+            lambda: (cupy.asnumpy(out) == np.sort(host)).all(),
+        ),
+        "transform": (
+            lambda: compute.make_unary_transform(**ends, op=compute.OpKind.NEGATE),
+            lambda built: built(**ends, num_items=x.size, op=compute.OpKind.NEGATE),
+            lambda: (cupy.asnumpy(out) == -host).all(),
+        ),
+    }
+    make, use, is_right = makers[algorithm]
+    blob = Path(os.environ["KC_BENCH_DIR"], "blob")
+    if way == "memory":
+        data = blob.read_bytes()
+        make = lambda: compute.deserialize(data)  # noqa: E731
+    times = []
+    for _ in range(2):
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        built = make()
+        use(built)
+        cupy.asnumpy(out[:1])
+        times.append((time.perf_counter() - start) * 1e3)
+        assert is_right()
+    if way == "build":
+        blob.write_bytes(built.serialize())
+    counts = numba_kcache.info("process")
+    say(first_ms=times[0], again_ms=times[1], hits=counts.hits, misses=counts.misses)
+
+
+def measure_compute(result: Result, arguments: Arguments) -> None:
+    found: dict[str, dict[str, float]] = {algorithm: {} for algorithm in ALGORITHMS}
+    with Folders() as folders:
+
+        def take(*ways: str, at_once: int = 1) -> None:
+            pairs = {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
+            rows = {name: (arguments.part, *pair) for name, pair in pairs.items()}
+            for name, answer in result.take_all(rows, lambda name: folders(pairs[name][0]), at_once).items():
+                algorithm, way = pairs[name]
+                first, again = answer["first_ms"], answer["again_ms"]
+                if at_once > 1 and way == "cache":
+                    found[algorithm]["filled"] = round(first, 3)
+                    continue
+                result.add(algorithm, **{way: first}, **({"again": again} if way == "cache" else {}))
+                found[algorithm] |= {name: round(median(each), 3) for name, each in result.samples[algorithm].items()}
+                if way == "cache":
+                    found[algorithm] |= {"hits": answer["hits"], "misses": answer["misses"]}
+            result.write(milliseconds=found)
+
+        take("build", "cache", at_once=max(2, AT_ONCE))
+        for _ in result.rounds(arguments.samples):
+            take("cache", "memory")
+
+
+# -- Triton ---------------------------------------------------------------------------------------------
+
+MANAGERS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
+COUNTS = ("misses", "hits", "errors")
+RANKS = 8
+
+
+def triton_kernels(_way: str) -> None:
+    """Launch two kernels in this process."""
+    import torch
+    import triton
+    import triton.language as tl
+
+    import numba_kcache
+
+    @triton.jit
+    def add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
+
+    @triton.jit
+    def softmax(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * n + tl.arange(0, BLOCK)
+        row = tl.load(x + at)
+        top = tl.exp(row - tl.max(row, axis=0))
+        tl.store(out + at, top / tl.sum(top, axis=0))
+
+    n = 1024
+    x, y = torch.rand(n, n, device="cuda"), torch.rand(n, n, device="cuda")
+    out = torch.empty_like(x)
+    torch.cuda.synchronize()
+    times = []
+    for launch, expected in (
+        (lambda: add[(n,)](x, y, out, n * n, BLOCK=n), x + y),
+        (lambda: softmax[(n,)](x, out, n, BLOCK=n), torch.softmax(x, 1)),
+    ):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        launch()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3)
+        assert torch.allclose(out, expected, atol=1e-5)
+    counts = numba_kcache.info("process")
+    say(first_ms=times[0], second_ms=times[1], **{name: getattr(counts, name) for name in COUNTS})
+
+
+def measure_triton(result: Result, arguments: Arguments) -> None:
+    found: dict[str, Any] = {}
+    for way, more in MANAGERS.items():
+        words, answers = (arguments.part, way), list[dict[str, Any]]()
+        with Folders() as folders:
+            for _ in result.rounds(arguments.samples + 1):
+                answers += filter(None, [result.take(way, *words, folder=folders(), more=more)])
+        if answers[1:] and way not in result.left_out:
+            cold, *warm = answers
+            found[way] = medians(warm, "first_ms", "second_ms", *COUNTS)
+            found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)
+        else:
+            found[way] = result.left_out.get(way, "the time was over")
+        result.write(found=found)
+    with Folders() as folders:
+        words = (__file__, "--child", arguments.part, "cache")
+        at_once = result.kept("ranks", ranks([(words, folders())] * RANKS, MANAGERS["cache"]))
+    found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
+    result.write(found=found)
+    print(found)
+
+
+# -- cuda.core's program cache --------------------------------------------------------------------------
+
+PROGRAMS, ROUNDS = 60, 5
+WAYS = ("file backend", "numba_kcache", "built", "published")
+SOURCE = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= %d.0f; }'
+BYTES = bytes(range(256)) * 200
+
+
+def calls(way: str) -> list[Callable[[], bytes]]:
+    """The calls that are timed, one for each program."""
+    import numba_kcache
+
+    new = itertools.count(time.time_ns())
+
+    def get(number: int) -> bytes:
+        request = {"source": SOURCE % (number if way == "built" else next(new)), "target": "sm_90"}
+        return numba_kcache.get_or_build(request, lambda: BYTES).payloads["data"]
+
+    if way in ("built", "published"):
+        return [lambda number=number: get(number) for number in range(PROGRAMS)]  # type: ignore[misc]
+
+    from cuda.core import Program, ProgramOptions
+    from cuda.core.utils import FileStreamProgramCache
+
+    from numba_kcache.adapters import ProgramCache
+
+    options = ProgramOptions(arch="sm_90", name="k")
+    cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"] + "/programs") if way == WAYS[0] else ProgramCache()
+    programs = [Program(SOURCE % number, "c++", options) for number in range(PROGRAMS)]
+    return [lambda each=each: bytes(each.compile("cubin", cache=cache).code) for each in programs]  # type: ignore[misc]
+
+
+def program_cache(way: str) -> None:
+    """Time the calls of one process."""
+    timed_calls, times, codes = calls(way), [], list[bytes]()
+    for _ in range(ROUNDS):
+        for call in timed_calls:
+            start = time.perf_counter()
+            code = call()
+            times.append((time.perf_counter() - start) * 1e6)
+            codes.append(code)
+    assert all(code == codes[at % PROGRAMS] for at, code in enumerate(codes))
+    assert len(set(codes)) == (PROGRAMS if way in WAYS[:2] else 1)
+    say(opening=times[:1], first=times[1:PROGRAMS], again=times[PROGRAMS:])
+
+
+def measure_programs(result: Result, arguments: Arguments) -> None:
+    times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
+    with Folders() as folders:
+        for number in result.rounds(arguments.samples, fills=1):
+            for way, found in result.take_all(
+                {way: (arguments.part, way) for way in WAYS}, lambda _: folders()
+            ).items():
+                for name in ("opening", "first", "again") if number >= 0 else ():
+                    times[way].setdefault(name, []).extend(found[name])
+            figures = {way: {name: round(median(each), 2) for name, each in by.items()} for way, by in times.items()}
+            result.write(microseconds=figures | result.left_out)
+    print(result.notes["microseconds"])
+
+
+# -- the script -----------------------------------------------------------------------------------------
+
+PARTS: dict[str, tuple[Callable[[Result, Arguments], None], Callable[..., None]]] = {
+    "cuda_compute": (measure_compute, compute),
+    "triton_kernels": (measure_triton, triton_kernels),
+    "program_cache": (measure_programs, program_cache),
+}
+
+
+def measure(result: Result, arguments: Arguments) -> None:
+    PARTS[arguments.part][0](result, arguments)
+
+
+def child(part: str, *words: str) -> None:
+    PARTS[part][1](*words)
+
+
+if __name__ == "__main__":
+    run(__doc__, measure, child, samples=(5, 3), part="program_cache")
