@@ -43,6 +43,27 @@ def script_of(name: str) -> str:
     return f"{script}.py --part {name}" if script else f"{name}.py"
 
 
+def found_at(result: Mapping[str, Any], path: str) -> Any:
+    """What a result has at a path like `added > cubin > added_ms`; if it has no such part, among its samples."""
+    parts = path.split(" > ")
+    found: Any = result if parts[0] in result else result["samples"]
+    for part in parts:
+        found = found[part]
+    return found
+
+
+def figure(result: Mapping[str, Any], path: str) -> float:
+    """A figure of a result, or the median of its samples."""
+    found = found_at(result, path)
+    return float(median(found) if isinstance(found, list) else found)
+
+
+def in_ms(result: Mapping[str, Any], path: str) -> str:
+    """A figure as it stands, or the median of samples in milliseconds, with their number."""
+    found = found_at(result, path)
+    return f"{digits(median(found) * 1e3)} ms ({len(found)})" if isinstance(found, list) else digits(found)
+
+
 def commits() -> dict[str, list[str]]:
     """The commits at which the committed results were taken, the most frequent first, with the results of each."""
     found: dict[str, list[str]] = {}

@@ -9,6 +9,7 @@ Not here    The pictures (plots); the formats of figures and the lines below a t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from aims import aims
-from results import NoResult, commits, digits, footer, machine_of, paragraph, result_of, row, script_of, table
+from results import NoResult, commits, digits, footer, found_at, machine_of, paragraph, result_of, row, script_of, table
 from results import script_and_machine as ALONE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,7 +72,7 @@ class Table(NamedTuple):
     def __call__(self) -> str:
         result = result_of(self.of)
         rows = (row(self.row, record) for record in self.records(result))
-        return text(table(self.head, rows), self.more(result), self.foot(result))
+        return text(table(self.head.format_map(result), rows), self.more(result), self.foot(result))
 
 
 def in_ms(of: str, head: str) -> Table:
@@ -92,37 +93,38 @@ OF_NUMBA = {"here": OURS, "Numba `cache=True`": NUMBA}
 ON_CUPY = {"here": f"{OURS}, CuPy arrays", "CuPy": CUPY}
 FOUR, EIGHT = "20 Numba kernels in four files", "20 Numba kernels, 8 processes"
 PROGRAMS = (
-    ("Numba kernel, first launch", "numba_first_launch", "", "warm first", OF_NUMBA),
-    ("20 Numba kernels in four files, whole process", "workloads", FOUR, "warm process", OF_NUMBA),
-    ("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB", "warm first", OF_TORCH),
-    ("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h", "warm first", OF_FIRST),
-    ("31 large kernels of one source, first launch", "workloads", "31 kernels of one source", "warm first",
+    ("Numba kernel, first launch", "numba_first_launch", "{} > warm first", OF_NUMBA),
+    ("20 Numba kernels in four files, whole process", "workloads", f"{FOUR} > {{}} > warm process", OF_NUMBA),
+    ("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB > {} > warm first", OF_TORCH),
+    ("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h > {} > warm first", OF_FIRST),
+    ("31 large kernels of one source, first launch", "workloads", "31 kernels of one source > {} > warm first",
      OF_WORKLOADS),
-    ("small CUDA C++ kernel, first launch", "first_launch", "1", "warm first", OF_TRITON),
-    ("the same, whole process, no array library here", "first_launch", "1", "warm process", OF_TRITON),
-    ("the same, on CuPy's arrays, whole process", "first_launch", "1", "warm process", ON_CUPY),
-    ("the same, nothing stored yet, first launch", "first_launch", "1", "cold first", OF_TRITON),
-    ("8 processes, 20 Numba kernels, nothing stored yet", "workloads", EIGHT, "cold all", OF_NUMBA),
+    ("small CUDA C++ kernel, first launch", "first_launch", "1 > {} > warm first", OF_TRITON),
+    ("the same, whole process, no array library here", "first_launch", "1 > {} > warm process", OF_TRITON),
+    ("the same, on CuPy's arrays, whole process", "first_launch", "1 > {} > warm process", ON_CUPY),
+    ("the same, nothing stored yet, first launch", "first_launch", "1 > {} > cold first", OF_TRITON),
+    ("8 processes, 20 Numba kernels, nothing stored yet", "workloads", f"{EIGHT} > {{}} > cold all", OF_NUMBA),
+    ("`cuda.compute` reduction, first result", "cuda_compute", "milliseconds > reduction > {}",
+     {"here": "cache", "no cache": "build"}),
 )  # fmt: skip
-"""The program and the timed interval; the result, its case ("" if it has only one) and the figure; for each column, and
-for a system without a column, the name of the system in the result."""
+"""The program and the timed interval; the result, and the path of a system's figure; for each column, and for a system
+without a column, the name of the system in the result."""
 
 
 def programs() -> str:
     """Median milliseconds of each program by system, the least of a row in bold."""
     rows = []
-    for name, of, case, figure, systems in PROGRAMS:
-        samples = result_of(of)["samples"]
-        by_system = samples.get(case, {}) if case else samples
-        found = {
-            column: median(by_system[system][figure]) * 1e3
-            for column, system in systems.items()
-            if figure in by_system.get(system, {})
-        }
-        rows.append(_of_row(name, found, of))
-    compute = result_of("cuda_compute")["milliseconds"]["reduction"]
-    found = {"here": compute["cache"], "no cache": compute["build"]}
-    rows.append(_of_row("`cuda.compute` reduction, first result", found, "cuda_compute"))
+    for name, of, path, systems in PROGRAMS:
+        found = dict[str, float]()
+        for column, system in systems.items():
+            with contextlib.suppress(KeyError):
+                times = found_at(result_of(of), path.format(system))
+                found[column] = median(times) * 1e3 if isinstance(times, list) else times
+        shown = {column: digits(value) for column, value in found.items()}
+        shown |= {column: f"**{shown[column]}**" for column, value in found.items() if value == min(found.values())}
+        other = next((f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS), "–")
+        script = script_of(of).partition(".")[0]
+        rows.append(" | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script}`")))
     sentences = [
         "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
         "Caches are filled where no row says otherwise.",
@@ -140,81 +142,57 @@ def programs() -> str:
     return text(table(head, rows), [""], paragraph(*sentences))
 
 
-def _of_row(name: str, found: Mapping[str, float], of: str) -> str:
-    """The row of one program: its cells are `**4.7**`, `439 (Triton)` or a dash, and the benchmark."""
-    shown = {column: digits(value) for column, value in found.items()}
-    shown |= {column: f"**{shown[column]}**" for column, value in found.items() if value == min(found.values())}
-    (other, *_) = [f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS] or ["–"]
-    return " | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script_of(of).partition('.')[0]}`"))
-
-
 # -- first launches and whole processes -----------------------------------------------------------------
+
+
+CASE = ("warm first", "cold first", "warm process", "cold process")
 
 
 def cold_warm() -> str:
     """Tabulate all kernels of a process, cold and warm, by their number."""
-    result = result_of("first_launch")
-    names, lines = ("warm first", "cold first", "warm process", "cold process"), list[str]()
+    result, lines = result_of("first_launch"), list[str]()
     for case, systems in result["samples"].items():
         kernels, _, header = case.partition(", ")
         many = "one kernel" if kernels == "1" else f"{kernels} kernels"
         lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize(), ""]
-        rows = (row(f"{{name}} | {columns(names, 'ms')}", each) for each in named(systems))
-        lines += table(" | ".join(("", *names)), rows)
+        rows = (row(f"{{name}} | {columns(CASE, 'ms')}", each) for each in named(systems))
+        lines += table(" | ".join(("", *CASE)), rows)
     return text(lines, footer(result))
-
-
-LEAST = "bare cuda.bindings, a cubin from a file"
 
 
 def warm_steps() -> str:
     """Tabulate the parts of a start, warm and cold, in milliseconds, and whole processes as multiples of the least."""
-    result = result_of("warm_steps")
+    result, lines = result_of("warm_steps"), list[str]()
     samples = result["samples"]
-    least = median(samples[LEAST]["warm"]["all"])
+    least = median(samples["bare cuda.bindings, a cubin from a file"]["warm"]["all"])
     order = ("sum", "import", "decoration", "first", "exit", "python", "packages", "arrays", "result", "end", "all")
-    form, lines = f"{{name}} | {columns(order, 'ms')} | {{ratio:.2f}}", list[str]()
+    form = f"{{name}} | {columns(order, 'ms')} | {{ratio:.2f}}"
     for state in ("warm", "cold"):
-        found = {system: states[state] for system, states in samples.items() if state in states}
-        rows = (row(form, {**each, "ratio": median(each["all"]) / least}) for each in named(found))
+        found = named({system: states[state] for system, states in samples.items() if state in states})
+        rows = (row(form, {**each, "ratio": median(each["all"]) / least}) for each in found)
         lines += ["", *table(" | ".join((state, *order, "all, of the least")), rows)]
     return text(lines, footer(result))
 
 
-class Added(NamedTuple):
-    """A row: a program, with its names in the results of benchmarks/added.py and benchmarks/warm_steps.py.
-
-    Args:
-        program: The program, in the words of the table.
-        over: The program that it is compared with.
-        pair: The name of its warm pair in added.py; the name of the cold pair has "cold" before it.
-        steps: Its name in warm_steps.py after "numba_kcache, "; empty if its parts were not measured.
-    """
-
-    program: str
-    over: str
-    pair: str
-    steps: str = ""
-
-
 CUBIN, NONE, KERNEL = "a bare cubin", "no kernel", "`RawKernel`"
 ADDED = (
-    Added("CUDA C++ in a function, bare memory", CUBIN, "cubin", "numba_kcache, CUDA C++"),
-    Added("CUDA C++ as a text, bare memory", CUBIN, "cubin of a text"),
-    Added("CUDA C++, CuPy arrays", KERNEL, "RawKernel", "numba_kcache, CUDA C++ on CuPy arrays"),
-    Added("the same, arrays copied from the host", KERNEL, "RawKernel, copied"),
-    Added("CUDA C++ with `cuda_fp16.h`, CuPy arrays", KERNEL, "fp16", "numba_kcache, CUDA C++ with cuda_fp16.h"),
-    Added("31 kernels of a module, CuPy arrays", "`RawModule`", "31 of a module",
-          "numba_kcache, 31 kernels of a module"),
-    Added("300 kernels of a module, CuPy arrays", "`RawModule`", "300 of a module"),
-    Added("31 kernels of 31 sources, CuPy arrays", f"31 {KERNEL}", "31 sources"),
-    Added("CUDA C++, PyTorch tensors", NONE, "torch", "numba_kcache, CUDA C++ on PyTorch tensors"),
-    Added("Numba kernel", NONE, "Numba", "numba_kcache, Numba kernel"),
-    Added("Numba kernel under Numba's `cache=True`, without this package", NONE, "Numba cache=True"),
-    Added("numba-cuda-mlir kernel", NONE, "numba-cuda-mlir", "numba_kcache, numba-cuda-mlir kernel"),
-    Added("numba-cuda-mlir kernel under its own `cache=True`", NONE, "numba-cuda-mlir cache=True"),
-    Added("`cuda.compute` reduction, CuPy arrays", "none", "cuda.compute", "numba_kcache, cuda.compute reduction"),
-)  # fmt: skip
+    ("CUDA C++ in a function, bare memory", CUBIN, "cubin", "CUDA C++"),
+    ("CUDA C++ as a text, bare memory", CUBIN, "cubin of a text", ""),
+    ("CUDA C++, CuPy arrays", KERNEL, "RawKernel", "CUDA C++ on CuPy arrays"),
+    ("the same, arrays copied from the host", KERNEL, "RawKernel, copied", ""),
+    ("CUDA C++ with `cuda_fp16.h`, CuPy arrays", KERNEL, "fp16", "CUDA C++ with cuda_fp16.h"),
+    ("31 kernels of a module, CuPy arrays", "`RawModule`", "31 of a module", "31 kernels of a module"),
+    ("300 kernels of a module, CuPy arrays", "`RawModule`", "300 of a module", ""),
+    ("31 kernels of 31 sources, CuPy arrays", f"31 {KERNEL}", "31 sources", ""),
+    ("CUDA C++, PyTorch tensors", NONE, "torch", "CUDA C++ on PyTorch tensors"),
+    ("Numba kernel", NONE, "Numba", "Numba kernel"),
+    ("Numba kernel under Numba's `cache=True`, without this package", NONE, "Numba cache=True", ""),
+    ("numba-cuda-mlir kernel", NONE, "numba-cuda-mlir", "numba-cuda-mlir kernel"),
+    ("numba-cuda-mlir kernel under its own `cache=True`", NONE, "numba-cuda-mlir cache=True", ""),
+    ("`cuda.compute` reduction, CuPy arrays", "none", "cuda.compute", "cuda.compute reduction"),
+)
+"""The program, and the one that it is compared with; the name of its warm pair in added.py, which has "cold" in front
+for the cold pair; its name in warm_steps.py after "numba_kcache, ", empty if its parts were not measured."""
 PARTS = ("import", "decoration", "first", "exit")
 
 
@@ -223,12 +201,12 @@ def added() -> str:
     result, steps = result_of("added"), result_of("warm_steps")["samples"]
     pairs, rows = result["added"], list[str]()
     interval = "{added_ms:+,.0f} ({low_ms:+,.0f} to {high_ms:+,.0f})"
-    for each in ADDED:
-        both = [pairs.get(name) for name in (each.pair, f"cold {each.pair}")]
-        shown = (interval.format_map(pair) if pair else "–" for pair in both)
-        parts = row(columns(PARTS, "median_ms"), steps.get(each.steps, {}).get("warm", {}))
+    for program, over, pair, system in ADDED:
+        both = [pairs.get(name) for name in (pair, f"cold {pair}")]
+        shown = (interval.format_map(each) if each else "–" for each in both)
+        parts = row(columns(PARTS, "median_ms"), steps.get(f"{OURS}, {system}", {}).get("warm", {}))
         if any(both):
-            rows.append(" | ".join((each.program, each.over, *shown, parts)))
+            rows.append(" | ".join((program, over, *shown, parts)))
     counts = [each["pairs"] for each in pairs.values()]
     note = (
         "Medians of pairs of whole processes, and the 95 % confidence interval of each; "
@@ -280,17 +258,11 @@ def compile_overhead() -> str:
 # -- a fleet -----------------------------------------------------------------------------------------------
 
 
-def nodes() -> str:
-    """Tabulate nodes with one server: seconds until the last rank has its kernels, and the number of compiles."""
-    result = result_of("nodes")
-    form = "{name} | {cold last:median_s} | {cold ended:median_s} | {warm last:median_s} | {sum} | {most}"
-    rows = [
-        row(form, {**each, **{name: max(map(of, each["cold compiles"])) for name, of in (("sum", sum), ("most", max))}})
-        for each in named(result["samples"])
-    ]
-    head = "{nodes} nodes of {ranks} ranks, {kernels} kernels | cold".format_map(result)
-    head += " | until all have ended | warm server, new directories | compiles | compiles of one kernel, at most"
-    return text(table(head, rows), footer(result))
+def of_nodes(result: Result) -> Iterator[Record]:
+    """Nodes with one server: their times, and the compiles of all kernels and of one kernel at most."""
+    for each in named(result["samples"]):
+        compiles = each["cold compiles"]
+        yield {**each, "sum": max(map(sum, compiles)), "most": max(map(max, compiles))}
 
 
 OPERATIONS = {
@@ -520,7 +492,11 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
             "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
     },
     "docs/performance-fleet.md": {
-        "nodes": nodes, "fleet_operations": fleet_operations, "fleet_first": fleet_first,
+        "nodes": Table(
+            "nodes", "{nodes} nodes of {ranks} ranks, {kernels} kernels | cold | until all have ended"
+            " | warm server, new directories | compiles | compiles of one kernel, at most",
+            "{name} | {cold last:median_s} | {cold ended:median_s} | {warm last:median_s} | {sum} | {most}", of_nodes),
+        "fleet_operations": fleet_operations, "fleet_first": fleet_first,
         "fleet": Table(
             "fleet", "nodes | start | requests | in the busiest second | sent | compiles | last rank runs after",
             "{nodes:,} | {start} | {requests:,} | {busiest_second:,} | {gigabytes:.2f} GB | {compiles:,}"
