@@ -139,11 +139,14 @@ def measure(result: Result, arguments: Arguments) -> None:
         half_s = time.time() + result.left_s() / 2  # no round is begun after it
         more = (arguments.rounds, arguments.limit, half_s, *filter(None, [arguments.sources]))
         words = [[sys.argv[0], "--child", index, len(cores), core, *more] for index, core in enumerate(cores)]
-        for each in [start(each, folders()) for each in words]:
-            found = answer(each, min(600, result.left_s()))
-            assert isinstance(found, dict), found
+        for core, each in zip(cores, [start(each, folders()) for each in words], strict=True):
+            found = result.kept(f"sources of core {core}", answer(each, max(1, min(600, result.left_s()))))
+            if not found:
+                continue
             found.pop("end")
             result.samples |= found
+            if not result.samples:  # NVRTC refuses all of them
+                continue
             summary: dict[str, Any] = summary_of(result.samples)
             summary["kinds"] = {
                 kind: summary_of(of_kind)
@@ -151,7 +154,6 @@ def measure(result: Result, arguments: Arguments) -> None:
                 if (of_kind := {place: each for place, each in result.samples.items() if kinds[place] == kind})
             }
             result.write(summary=summary)
-    print(summary)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,25 @@ Method      `measure` times each operation of the tier with a redis-server on lo
             other at its measured rate; a poll, a claim, a read and a write are one request each.
 Cases       Lease and back-fill: the behaviour of the package. No lease: every node compiles each kernel that it misses.
             No back-fill: every rank reads every kernel from Redis, at each start.
+            `--part nodes`: when nothing is compiled yet, how long does the last rank of 8 nodes wait for its kernels,
+            with and without a Redis? Each node is simulated by a local directory and its ranks, which are fresh
+            processes. They wait after import and decoration until all are ready. Then each requests the same kernels,
+            in its own order, with real NVRTC compiles of CUDA C++ that includes cuda_fp16.h. "last": from that start
+            until the last rank has all kernels. "ended": until the last process has ended, including its queued writes
+            to the server. Compiles are counted in every rank, for each kernel; the minimum is one over all nodes. "no
+            tier": the nodes share nothing. "no lease": the nodes share a redis-server on loopback, and do not wait for
+            each other (`?wait=0.001`). "lease": the default of the package. "warm": the same ranks in new directories,
+            with the filled server. Each round has new directories and an empty server; the systems alternate.
 Not shown   Several servers, or a network beyond its latency; the time of a compile is an argument. The simulation shows
             at which load the server saturates, not the behaviour of a particular cluster.
-Run         python benchmarks/fleet.py [--nodes 10000] [--kernels 20] [--json FILE]
+Not shown of nodes   Launches and devices: kernels are compiled for sm_90, so no GPU is needed. Separate processors of
+            the nodes: all nodes share this machine's, so that repeated compiles cost more time here than in a cluster,
+            and waiting costs less. A network: it is loopback; fleet.py simulates many nodes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import random
 import subprocess
@@ -24,14 +36,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Arguments, Folders, Result, answer, run, start
+from harness import ROOT, Arguments, Folders, Result, answer, compiles, ranks, run, say, start, wait_for_the_others
+from programs import text
 
 sys.path.insert(0, str(ROOT))
 
 from numba_kcache.store import ENTRY
 from numba_kcache.tiers import lease
 from numba_kcache.tiers.redis import RedisTier
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_server import MISSING, RedisServer, redis_server
 
 ENTRY_BYTES = 20_000
 RANKS = 8
@@ -186,7 +199,53 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
     }  # fmt: skip
 
 
-def measure(result: Result, arguments: Arguments) -> None:
+TIERS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
+"""For each system the query that is appended to the server's URL; None if there is no server."""
+
+
+def child(number: str, kernels: str) -> None:
+    """Run one process of a node: it compiles all kernels, and begins with the one of its own number."""
+    import numba_kcache
+    from numba_kcache import cached_kernel
+
+    count = int(kernels)
+    all_kernels = [cached_kernel(text(each, "cuda_fp16.h"), arch="sm_90") for each in range(count)]
+    compiled = [0] * count
+    wait_for_the_others()
+    for index in ((int(number) + step) % count for step in range(count)):
+        before = compiles()
+        all_kernels[index].compile()
+        compiled[index] = compiles() - before
+    say(compiles=compiled, errors=numba_kcache.info("process").errors)
+
+
+def measure_nodes(result: Result, arguments: Arguments) -> None:
+    """Run all ranks: seconds until the last one has its kernels, and the compiles of each kernel."""
+    nodes, count = arguments.directories, arguments.kernels
+    result.notes |= {"nodes": nodes, "ranks": arguments.ranks, "kernels": count}
+    for _ in result.rounds(arguments.rounds):
+        for system, options in TIERS.items():
+            if options is not None and MISSING:
+                result.left_out[system] = MISSING
+                continue
+            with Folders() as folders, contextlib.ExitStack() as servers:
+                url = "" if options is None else servers.enter_context(redis_server(folders("redis"))).url + options
+                for state in ("cold", "warm") if url else ("cold",):  # a new directory without a server is cold
+                    commands = [
+                        ([__file__, "--child", number, count], folders(state, number % nodes))
+                        for number in range(nodes * arguments.ranks)
+                    ]
+                    if not (found := result.kept(system, ranks(commands, {"NUMBA_KCACHE_TIERS": url}))):
+                        continue
+                    each = found["answers"]
+                    result.add(
+                        system, prefix=f"{state} ", last=found["last"], ended=found["ended"],
+                        compiles=[sum(rank["compiles"][kernel] for rank in each) for kernel in range(count)],
+                        errors=sum(rank["errors"] for rank in each),
+                    )  # fmt: skip
+
+
+def measure_fleet(result: Result, arguments: Arguments) -> None:
     with Folders() as folders, redis_server(folders("redis")) as server:
         operations = result.samples["operations"] = measure_operations(server)
         result.samples["first_resolution"] = measure_first(server, folders("first"))
@@ -199,5 +258,10 @@ def measure(result: Result, arguments: Arguments) -> None:
             print(rows[-1], flush=True)
 
 
+def measure(result: Result, arguments: Arguments) -> None:
+    {"fleet": measure_fleet, "nodes": measure_nodes}[arguments.part](result, arguments)
+
+
 if __name__ == "__main__":
-    run(__doc__, measure, nodes=(10_000, 200), kernels=(20, 5))
+    more = {"directories": (8, 4), "ranks": (8, 2), "rounds": (3, 1)}
+    run(__doc__, measure, child, nodes=(10_000, 200), kernels=(20, 5), part="fleet", **more)

@@ -16,6 +16,7 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = {
     "adapters": ("cuda_compute", "triton_kernels", "program_cache"), "numba_first_launch": ("mlir",),
+    "project": ("first_minutes",), "fleet": ("nodes",),
 }  # fmt: skip
 """The results of scripts with several of them, besides one of the script's name."""
 
@@ -183,10 +184,10 @@ def footer(result: Mapping[str, Any]) -> list[str]:
     return [*lines, "", f"Does not show: {shows_not(result['script'])}"]
 
 
-def shows_not(script: str) -> str:
-    """The text of `Not shown` in a script's docstring."""
-    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(script_of(script).split()[0]).read_text())) or ""
-    (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
+def shows_not(name: str) -> str:
+    """The text of `Not shown`, or of `Not shown of NAME`, in the docstring of a result's script."""
+    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(script_of(name).split()[0]).read_text())) or ""
+    *_, found = re.findall(rf"^Not shown(?: of {name})?   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
     text = " ".join(str(found).split())
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
