@@ -110,8 +110,7 @@ def measure_compute(result: Result, arguments: Arguments) -> None:
 
         def take(*ways: str, at_once: int = 1) -> None:
             pairs = {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
-            rows = {name: (arguments.part, *pair) for name, pair in pairs.items()}
-            for name, answer in result.take_all(rows, lambda name: folders(pairs[name][0]), at_once).items():
+            for name, answer in result.take_all(pairs, lambda name: folders(pairs[name][0]), at_once).items():
                 algorithm, way = pairs[name]
                 first, again = answer["first_ms"], answer["again_ms"]
                 if at_once > 1 and way == "cache":
@@ -177,10 +176,10 @@ def triton_kernels(_way: str) -> None:
 def measure_triton(result: Result, arguments: Arguments) -> None:
     found: dict[str, Any] = {}
     for way, more in MANAGERS.items():
-        words, answers = (arguments.part, way), list[dict[str, Any]]()
+        answers = list[dict[str, Any]]()
         with Folders() as folders:
             for _ in result.rounds(arguments.samples + 1):
-                answers += filter(None, [result.take(way, *words, folder=folders(), more=more)])
+                answers += filter(None, [result.take(way, way, folder=folders(), more=more)])
         if answers[1:] and way not in result.left_out:
             cold, *warm = answers
             found[way] = medians(warm, "first_ms", "second_ms", *COUNTS)
@@ -189,8 +188,7 @@ def measure_triton(result: Result, arguments: Arguments) -> None:
             found[way] = result.left_out.get(way, "the time was over")
         result.write(found=found)
     with Folders() as folders:
-        words = (__file__, "--child", arguments.part, "cache")
-        at_once = result.kept("ranks", ranks([(words, folders())] * RANKS, MANAGERS["cache"]))
+        at_once = result.kept("ranks", ranks([(result.command("cache"), folders())] * RANKS, MANAGERS["cache"]))
     found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
     result.write(found=found)
     print(found)
@@ -246,9 +244,7 @@ def measure_programs(result: Result, arguments: Arguments) -> None:
     times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
     with Folders() as folders:
         for number in result.rounds(arguments.samples, fills=1):
-            for way, found in result.take_all(
-                {way: (arguments.part, way) for way in WAYS}, lambda _: folders()
-            ).items():
+            for way, found in result.take_all({way: [way] for way in WAYS}, lambda _: folders()).items():
                 for name in ("opening", "first", "again") if number >= 0 else ():
                     times[way].setdefault(name, []).extend(found[name])
             figures = {way: {name: round(median(each), 2) for name, each in by.items()} for way, by in times.items()}
@@ -256,22 +252,10 @@ def measure_programs(result: Result, arguments: Arguments) -> None:
     print(result.notes["microseconds"])
 
 
-# -- the script -----------------------------------------------------------------------------------------
-
-PARTS: dict[str, tuple[Callable[[Result, Arguments], None], Callable[..., None]]] = {
-    "cuda_compute": (measure_compute, compute),
-    "triton_kernels": (measure_triton, triton_kernels),
-    "program_cache": (measure_programs, program_cache),
-}
-
-
-def measure(result: Result, arguments: Arguments) -> None:
-    PARTS[arguments.part][0](result, arguments)
-
-
-def child(part: str, *words: str) -> None:
-    PARTS[part][1](*words)
-
-
 if __name__ == "__main__":
-    run(__doc__, measure, child, samples=(5, 3), part="program_cache")
+    parts = {
+        "cuda_compute": (measure_compute, compute),
+        "triton_kernels": (measure_triton, triton_kernels),
+        "program_cache": (measure_programs, program_cache),
+    }
+    run(__doc__, parts, samples=(5, 3))

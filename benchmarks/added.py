@@ -14,21 +14,32 @@ Method      Pairs of fresh processes run one after the other, in alternating ord
             arrays are copied from the host. Otherwise CuPy fills them by its own kernel. With an empty cache CuPy
             compiles that kernel, so NVRTC is loaded before RawKernel needs it; with copied arrays the load counts as
             RawKernel's time.
+            `--part warm_steps`: the parts of such a process. Each sample is a fresh process with one kernel of one
+            source, launched once and checked, or 31 kernels of one source, or one reduction of cuda.compute; samples of
+            the systems alternate. Consecutive parts: "python" (from its start by the parent to the first statement),
+            "packages" (cuda.bindings, NumPy, Numba, CuPy), "import" of this package, "decoration", "arrays" (context
+            and two arrays), "first" (launch and wait), "result" (copied back and checked), "exit" (exit handlers of the
+            interpreter), "end" (until the parent sees its end), and "all". "sum" is import, decoration, first and exit:
+            the work for the kernel, in whichever part it is done. The bare systems read a cubin from a file, load it,
+            find the function, pack and launch, without checks: through cuda.bindings, and through Numba's driver layer,
+            which this package must use in programs with Numba. Bytecode is compiled before, as pip does.
 Output      The median of the differences in ms with its 95% confidence interval (binomial), and the medians of both.
 Not shown   A cold page cache, a busy node, a network file system.
+Not shown of warm_steps   A cold page cache, a busy node, a network file system; large kernels.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import programs
-from harness import AT_ONCE, Arguments, Folders, Result, alternated, environment, run, seconds
+from harness import AT_ONCE, Arguments, Folders, Result, alternated, environment, pool_of, run, seconds
 from programs import Program, write_cubin
 
 HALF = "cuda_fp16.h"
@@ -104,7 +115,7 @@ def both(name: str, number: int, folders: Folders) -> dict[str, float] | str:
         folder = folders(name, number, side) if PAIRS[name].is_cold else folders("warm")
         variables = environment(folder, {"KC_BENCH_FILLS": "1"} if number < 0 else None)
         try:
-            found[side] = seconds([sys.executable, __file__, "--child", name, side], env=variables)
+            found[side] = seconds([sys.executable, __file__, "--part", "added", "--child", name, side], env=variables)
         except ValueError as error:
             return str(error)
     return found
@@ -124,7 +135,7 @@ def measure(result: Result, arguments: Arguments) -> None:
             now = [name for name, (begin, end) in bounds.items() if begin <= number < end]
             large = [name for name in now if number < 0 or (PAIRS[name].is_cold and PAIRS[name].ours.count > 1)]
             for names, at_once in ((large, AT_ONCE), ([name for name in now if name not in large], 1)):
-                with ThreadPoolExecutor(at_once) as pool:
+                with pool_of(at_once) as pool:
 
                     def pair(name: str, number: int = number) -> Any:
                         is_asked = name not in result.left_out and not result.is_over()
@@ -145,5 +156,67 @@ def child(name: str, side: str = "") -> None:
         write_cubin()
 
 
+# -- the parts of a process -----------------------------------------------------------------------------
+
+MANY = 31
+SUM = ("import", "decoration", "first", "exit")
+"""The parts of a process that a cache adds or can shorten."""
+
+SYSTEMS = {
+    "numba_kcache, CUDA C++": Program("driver", programs.ours),
+    "bare cuda.bindings, a cubin from a file": Program("driver", programs.bare),
+    "numba_kcache, CUDA C++ with cuda_fp16.h": Program("driver", programs.ours, header="cuda_fp16.h"),
+    f"numba_kcache, {MANY} kernels of a module": Program("driver", programs.our_module, MANY),
+    "numba_kcache, CUDA C++ on CuPy arrays": Program("cupy", programs.ours),
+    "numba_kcache, CUDA C++ on PyTorch tensors": Program("torch", programs.ours),
+    "numba_kcache, CUDA C++ on Numba arrays": Program("numba", programs.ours),
+    "numba_kcache, Numba kernel": Program("numba", programs.our_functions),
+    "numba_kcache.install()": Program("numba", programs.installed),
+    "bare Numba driver layer, a cubin from a file": Program("numba", programs.bare_numba),
+    "numba_kcache, numba-cuda-mlir kernel": Program("mlir", programs.our_mlir),
+    "numba_kcache, cuda.compute reduction": Program("compute", programs.reduction),
+    "CuPy RawKernel": Program("cupy", programs.cupy_kernels),
+}
+WITH_COMPILERS = ("cupy", "torch", "mlir", "compute")
+"""Libraries that may map a compiler themselves: in their processes a mapped one does not show that we compiled."""
+
+
+def sample(result: Result, system: str, folder: Path) -> dict[str, Any] | None:
+    """The parts of one fresh process, and whether it mapped a compiler; None if it failed."""
+    start = time.time()
+    found = result.take(system, system, repr(start), folder=folder)
+    if found:
+        parts: dict[str, float] = found["parts"]
+        parts["sum"] = sum(parts.get(name, 0.0) for name in SUM)
+        parts["all"] = time.time() - start
+        parts["end"] = parts["all"] - found["result"]
+    return found  # type: ignore[no-any-return]
+
+
+def measure_steps(result: Result, arguments: Arguments) -> None:
+    with Folders() as folders:
+        result.take("the cubin of the bare systems", "cubin", folder=folders("warm"))
+        for number in result.rounds(arguments.rounds, fills=1):
+            for system, program in SYSTEMS.items():
+                states = {"warm": folders("warm")}
+                if 0 <= number < max(1, arguments.rounds // 3) and not system.startswith("bare"):
+                    states["cold"] = folders(number, system)
+                for state, folder in states.items():
+                    found = sample(result, system, folder)
+                    if found and number >= 0:
+                        is_known = system.startswith("numba_kcache") and program.library not in WITH_COMPILERS
+                        assert not is_known or found["compiled"] is (state == "cold"), (system, state, found)
+                        result.add(system, state, **found["parts"])
+
+
+def step_child(system: str, started: str = "") -> None:
+    if started:
+        programs.child(SYSTEMS[system], float(started))
+    else:
+        write_cubin()
+
+
 if __name__ == "__main__":
-    run(__doc__, measure, child, pairs=(20, 5), others=(5, 5), cold=(5, 1), only="", **{"except": ""})
+    parts = {"added": (measure, child), "warm_steps": (measure_steps, step_child)}
+    more = {"except": ""}
+    run(__doc__, parts, pairs=(20, 5), others=(5, 5), cold=(5, 1), rounds=(7, 2), only="", **more)

@@ -106,7 +106,7 @@ THEIR_JOB = f"{JOB} > Numba cache=True > cold all"
 ARRAYS = ("Numba arrays", "CuPy arrays", "PyTorch tensors", "Numba-typed, Numba arrays")
 AIMS = (
     Aim("added", "added by a CUDA C++ kernel to a bare cubin's process, ms", 9, "added > cubin > added_ms",
-        f"import, decoration, first launch and exit sum to {{warm_steps: {CPP} > warm > sum}} in warm_steps.py. The "
+        f"import, decoration, first launch and exit sum to {{warm_steps: {CPP} > warm > sum}} (`warm_steps`). The "
         "rest is the end of the interpreter, which frees the package's classes and functions: a process that ends by "
         "`os._exit` lacks it"),
     Aim("added", "added to CuPy's `RawKernel`, ms", 9, "added > RawKernel > added_ms",
@@ -116,7 +116,7 @@ AIMS = (
         f"the same, and of first launch {{warm_steps: {CPP} with cuda_fp16.h > warm > first}}, in which the headers "
         "are compared with their recorded state"),
     Aim("added", "added by a Numba kernel to a program without one, ms", 12, "added > Numba > added_ms",
-        "its steps sum to {warm_steps: numba_kcache, Numba kernel > warm > sum} in warm_steps.py, "
+        "its steps sum to {warm_steps: numba_kcache, Numba kernel > warm > sum}, "
         "{warm_steps: numba_kcache, Numba kernel > warm > import} of it import. The interval of the pairs is wide: "
         "see the first table"),
     Aim("added, added_by_import", "added by a stored Numba kernel under `numba_kcache.cuda`, CuPy arrays, to none, ms",

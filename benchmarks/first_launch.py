@@ -10,19 +10,26 @@ Method      Each sample is a fresh process that runs every kernel once, one afte
             stores nothing on disk, so its warm start is a cold one. Bytecode is compiled before, as pip does; the
             driver's own cache is off. Samples of the systems alternate, one process at a time. Cold samples of many
             kernels run in parallel, before all others.
+            `--part modules`: 300 and 31 kernels of a module, and 31 sources, with equal parameters, warm, each launched
+            once, compared with RawModule and RawKernels in pairs of processes. One of CuPy's kernels has filled the
+            arrays, so that NVRTC is loaded before. "all": from the request of the first kernel to the end of the last
+            launch, after imports; "further": the median of those from the third on; "process": the whole process.
 Not shown   A cold page cache, a busy node, a network file system; large headers (workloads.py has CUB). Systems that
             are not installed, or not measured for a number of kernels, are listed in the result.
+Not shown of modules   A cold page cache, a busy node; sources whose compile time is spent in headers.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 import programs
 from harness import AT_ONCE, Arguments, Folders, Result, alternated, compiles, run, say
-from programs import Program, System
+from programs import LIBRARIES, N, Program, System
 
 HEADER = "cuda_fp16.h"
 ALL = 10**6
@@ -79,7 +86,7 @@ CASES = (
 )  # fmt: skip
 
 
-def child(system: str, kernels: str, header: str = "") -> None:
+def first_launch(system: str, kernels: str, header: str = "") -> None:
     """Measure one system."""
     row, ends = SYSTEMS[system], dict[str, float]()
     program = Program(row.library, row.system, int(kernels), header)
@@ -88,7 +95,7 @@ def child(system: str, kernels: str, header: str = "") -> None:
     say(first=ends["first"] - ends["arrays"], **({"compiles": compiles()} if is_ours else {}))
 
 
-def measure(result: Result, arguments: Arguments) -> None:
+def measure_first(result: Result, arguments: Arguments) -> None:
     """In a round, each case fills empty caches and reads those of the first round, as often as it asks."""
     is_quick = arguments.quick
     chosen = [case for case in CASES if case.cold[is_quick] and f"{case.kernels}" in arguments.kernels.split(",")]
@@ -121,5 +128,50 @@ def measure(result: Result, arguments: Arguments) -> None:
                     take([case], "warm", number, 1)
 
 
+# -- many kernels of the same parameters ----------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """The number of kernels, and the systems that are compared."""
+
+    count: int
+    ours: System
+    cupy: System
+
+
+MANY = {
+    "300 of a module": Pair(300, programs.our_module, programs.cupy_module),
+    "31 of a module": Pair(31, programs.our_module, programs.cupy_module),
+    "31 sources": Pair(31, programs.ours, programs.cupy_kernels),
+}
+
+
+def launched_once(case: str, side: str) -> None:
+    """Print the seconds of the first kernel, of a further one and of all, from its request to the end of its launch."""
+    from numba_kcache import cached_kernel, cached_module  # noqa: F401 (added.py measures the import)
+
+    pair, library = MANY[case], LIBRARIES["cupy"]()
+    x, y = library.ones(N), library.ones(N)
+    ends, kept = [time.perf_counter()], []
+    for launch in getattr(pair, side)(range(1, pair.count + 1), ""):
+        launch(2.0, x, y, N)
+        ends.append(time.perf_counter())
+        kept.append(launch)  # a program keeps its kernels too
+    each = [after - before for before, after in itertools.pairwise(ends)]
+    say(all=sum(each), first=each[0], further=median(each[2:]))
+
+
+def measure_modules(result: Result, arguments: Arguments) -> None:
+    rows = {f"{case}, {side}": (case, side) for case in MANY for side in ("ours", "cupy")}
+    with Folders() as folders:
+        for number in result.rounds(arguments.rounds, fills=1):
+            order = {name: rows[name] for name in alternated([*rows], number)}
+            for name, found in result.take_all(order, lambda _: folders()).items():
+                del found["result"]
+                if number >= 0:
+                    result.add(name, **found)
+
+
 if __name__ == "__main__":
-    run(__doc__, measure, child, kernels="1,31,300")
+    parts = {"first_launch": (measure_first, first_launch), "modules": (measure_modules, launched_once)}
+    run(__doc__, parts, kernels="1,31,300", rounds=(7, 3))

@@ -232,7 +232,7 @@ def measure_nodes(result: Result, arguments: Arguments) -> None:
                 url = "" if options is None else servers.enter_context(redis_server(folders("redis"))).url + options
                 for state in ("cold", "warm") if url else ("cold",):  # a new directory without a server is cold
                     commands = [
-                        ([__file__, "--child", number, count], folders(state, number % nodes))
+                        (result.command(number, count), folders(state, number % nodes))
                         for number in range(nodes * arguments.ranks)
                     ]
                     if not (found := result.kept(system, ranks(commands, {"NUMBA_KCACHE_TIERS": url}))):
@@ -258,10 +258,8 @@ def measure_fleet(result: Result, arguments: Arguments) -> None:
             print(rows[-1], flush=True)
 
 
-def measure(result: Result, arguments: Arguments) -> None:
-    {"fleet": measure_fleet, "nodes": measure_nodes}[arguments.part](result, arguments)
-
-
 if __name__ == "__main__":
-    more = {"directories": (8, 4), "ranks": (8, 2), "rounds": (3, 1)}
-    run(__doc__, measure, child, nodes=(10_000, 200), kernels=(20, 5), part="fleet", **more)
+    parts = {"fleet": (measure_fleet, None), "nodes": (measure_nodes, child)}
+    run(
+        __doc__, parts, nodes=(10_000, 200), kernels=(20, 5), directories=(8, 4), ranks=(8, 2), rounds=(3, 1)
+    )  # fmt: skip

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -184,6 +183,13 @@ def ranks(
     return {"answers": found, "last": last - started, "ended": ended - started, "all": ended - begin}
 
 
+def pool_of(at_once: int) -> Any:
+    """Threads that wait for children."""
+    from concurrent.futures import ThreadPoolExecutor  # here, so that no child imports it before the package
+
+    return ThreadPoolExecutor(at_once)
+
+
 class Folders:
     """Temporary folders, one for each name, that are removed at the end of a `with` block."""
 
@@ -329,7 +335,11 @@ class Result:
         """Run a child of this script; its answer, or None if it failed: then what it measures is left out."""
         if name in self.left_out or self.is_over():
             return None
-        return self.kept(name, fresh([sys.argv[0], "--child", *words], folder, more, min(LIMIT_S, self.left_s())))
+        return self.kept(name, fresh(self.command(*words), folder, more, min(LIMIT_S, self.left_s())))
+
+    def command(self, *words: object) -> list[object]:
+        """The words for Python that run a child of this script."""
+        return [sys.argv[0], "--part", self.question, "--child", *words]
 
     def kept(self, name: str, found: Any) -> Any:
         """The answer of a child or of ranks; None for a reason, and then what was asked is left out, unless the time is
@@ -342,7 +352,7 @@ class Result:
         self, rows: Mapping[str, Sequence[object]], folder: Callable[[str], Path], at_once: int = 1, **more: Any
     ) -> dict[str, Any]:
         """Run a child for each name, with its words and its folder, `at_once` in parallel; the answers by name."""
-        with ThreadPoolExecutor(at_once) as pool:
+        with pool_of(at_once) as pool:
             found = pool.map(lambda name: self.take(name, *rows[name], folder=folder(name), **more), rows)
             return {name: each for name, each in zip(rows, found, strict=True) if each}
 
@@ -385,25 +395,30 @@ def alternated(systems: Sequence[Any], number: int) -> list[Any]:
     return [*(reversed(systems) if number % 2 else systems)]
 
 
+Measure = Callable[["Result", Arguments], object]
+Child = Callable[..., object]
+
+
 def run(
     doc: str | None,
-    measure: Callable[[Result, Arguments], object],
-    child: Callable[..., object] | None = None,
+    measure: Measure | Mapping[str, tuple[Measure, Child | None]],
+    child: Child | None = None,
     **options: tuple[int, int] | str,
 ) -> None:
     """Run a script: the child that `--child` names, or the whole measurement.
 
     Args:
         doc: The docstring of the script.
-        measure: Fills and writes the result.
+        measure: Fills and writes the result; of a script with several results, this and `child` by the result's name.
         child: Called with the words of `--child`.
         options: Further arguments, each a number with its default and that of `--quick`, or a text with its default.
-            A script with several results has `part`, the name of one of them.
     """
+    parts = measure if isinstance(measure, Mapping) else {Path(sys.argv[0]).stem: (measure, child)}
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="the file of the result")
     parser.add_argument("--quick", action="store_true", help="few samples")
     parser.add_argument("--within", type=float, default=ALWAYS, help="seconds after which the script stops")
+    parser.add_argument("--part", choices=[*parts], default=next(iter(parts)), help="the result to measure")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     for name, default in options.items():
         if isinstance(default, str):
@@ -411,6 +426,7 @@ def run(
         else:
             parser.add_argument(f"--{name}", type=int, help="default: {}; with --quick: {}".format(*default))
     arguments = parser.parse_args()
+    measure, child = parts[arguments.part]
     if arguments.child:
         assert child
         child(*arguments.child)
@@ -419,7 +435,7 @@ def run(
         if getattr(arguments, name) is None:
             setattr(arguments, name, default[arguments.quick])
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
-    result = Result(arguments.json, getattr(arguments, "part", Path(sys.argv[0]).stem), arguments.within)
+    result = Result(arguments.json, arguments.part, arguments.within)
     measure(result, arguments)
     result.write(is_cut=result.is_cut)
     result.show()

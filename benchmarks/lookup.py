@@ -16,12 +16,11 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import AT_ONCE, Arguments, Folders, Result, fresh, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, fresh, pool_of, run, say
 from programs import include_dirs
 
 ARCH = "sm_90"
@@ -226,7 +225,7 @@ def outcome_of(system: str, name: str) -> str:
 def measure(result: Result, arguments: Arguments) -> None:
     measure_lookups(result, arguments.rounds)
     pairs = [(system, change) for system in SYSTEMS if system not in result.left_out for change in CHANGES]
-    with ThreadPoolExecutor(2 * AT_ONCE) as pool:
+    with pool_of(2 * AT_ONCE) as pool:
         outcomes = pool.map(lambda pair: "not run" if result.is_over() else outcome_of(*pair), pairs)
         for (system, change), outcome in zip(pairs, outcomes, strict=True):
             result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome

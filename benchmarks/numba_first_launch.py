@@ -67,7 +67,7 @@ PARTS = {
 }  # fmt: skip
 
 
-def child(part: str, system: str, batches: str) -> None:
+def child(system: str, batches: str, part: str) -> None:
     """Run one kernel, and print the seconds of its first launch, and of later ones if `batches` is above 0."""
     module, function_of, decorators, launches, _ = PARTS[part]
     is_stand_in = "stand-in" in system
@@ -100,7 +100,7 @@ def measure(result: Result, arguments: Arguments) -> None:
             for state in ("cold", "warm", "launches")[: 3 if number < part.rounds else 2]:
                 batches = arguments.batches if state == "launches" else 0
                 rows = {
-                    each: (arguments.part, each, batches) for each in systems
+                    each: (each, batches) for each in systems
                     if (state, each) != ("warm", "numba-cuda-mlir")  # it has no cache
                 }  # fmt: skip
                 at_once = AT_ONCE if state == "cold" else 1
@@ -111,4 +111,5 @@ def measure(result: Result, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(7, 3), batches=(41, 11), part="numba_first_launch")
+    parts = {part: (measure, partial(child, part=part)) for part in PARTS}
+    run(__doc__, parts, rounds=(5, 3), batches=(41, 11))

@@ -133,9 +133,6 @@ def measure_project(result: Result, arguments: Arguments) -> None:
                 keep("installed_mb", extras, partial(installed, wheel, extras, folders.root / f"with {extras}"))
 
 
-def measure(result: Result, arguments: Arguments) -> None:
-    {"project": measure_project, "first_minutes": measure_first_minutes}[arguments.part](result, arguments)
-
-
 if __name__ == "__main__":
-    run(__doc__, measure, suite="", wheel="", part="project")
+    parts = {"project": (measure_project, None), "first_minutes": (measure_first_minutes, None)}
+    run(__doc__, parts, suite="", wheel="")

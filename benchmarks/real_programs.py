@@ -24,13 +24,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, pool_of, run, say
 
 WHEELS = (
     "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
@@ -274,7 +273,7 @@ def measure(result: Result, arguments: Arguments) -> None:
             )
 
         for number in result.rounds(arguments.warm + 1):
-            with ThreadPoolExecutor(1 if number else AT_ONCE) as pool:
+            with pool_of(1 if number else AT_ONCE) as pool:
                 for named, found in pool.map(take, [each for each in pairs if number < 2 or has_cache(*pairs[each])]):
                     name, system = pairs[named]
                     row = result.samples[name][system]

@@ -16,7 +16,7 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = {
     "adapters": ("cuda_compute", "triton_kernels", "program_cache"), "numba_first_launch": ("mlir",),
-    "project": ("first_minutes",), "fleet": ("nodes",),
+    "project": ("first_minutes",), "first_launch": ("modules",), "added": ("warm_steps",), "fleet": ("nodes",),
 }  # fmt: skip
 """The results of scripts with several of them, besides one of the script's name."""
 

@@ -192,7 +192,7 @@ ADDED = (
     ("`cuda.compute` reduction, CuPy arrays", "none", "cuda.compute", "cuda.compute reduction"),
 )
 """The program, and the one that it is compared with; the name of its warm pair in added.py, which has "cold" in front
-for the cold pair; its name in warm_steps.py after "numba_kcache, ", empty if its parts were not measured."""
+for the cold pair; its name in `warm_steps` after "numba_kcache, ", empty if its parts were not measured."""
 PARTS = ("import", "decoration", "first", "exit")
 
 
@@ -211,7 +211,7 @@ def added() -> str:
     note = (
         "Medians of pairs of whole processes, and the 95 % confidence interval of each; "
         f"{min(counts)} to {max(counts)} pairs of a row. The last four columns are parts of a warm start, in ms, "
-        "of another run of processes (`benchmarks/warm_steps.py`, bare memory with the header and with 31 kernels)."
+        "of another run of processes (`--part warm_steps`, bare memory with the header and with 31 kernels)."
     )
     head = " | ".join(("program", "compared with", "added, ms", "with nothing stored, ms", *PARTS))
     return text(table(head, rows), [""], paragraph(note), footer(result)[:-2])

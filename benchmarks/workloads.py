@@ -319,7 +319,7 @@ def measure(result: Result, arguments: Arguments) -> None:
                 copy = built.rename(built.with_suffix(".copy"))  # a container does not have the paths of the machine
                 warm(row, f"{system}, cache folder copied", workload, system, "contained", folder=copy)
             for system in (OURS, GIVEN, NUMBA):
-                words = [__file__, "--child", NUMBAS, system]
+                words = result.command(NUMBAS, system)
                 for state in ("cold", "warm") if not result.is_over() else ():
                     row = f"20 Numba kernels, {RANKS} processes"
                     answers = ranks([(words, folders("job", system))] * RANKS, more)
