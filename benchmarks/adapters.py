@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, ranks, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, run, say
 
 
 def medians(answers: Sequence[dict[str, Any]], *names: str) -> dict[str, float]:
@@ -188,7 +188,7 @@ def measure_triton(result: Result, arguments: Arguments) -> None:
             found[way] = result.left_out.get(way, "the time was over")
         result.write(found=found)
     with Folders() as folders:
-        at_once = result.kept("ranks", ranks([(result.command("cache"), folders())] * RANKS, MANAGERS["cache"]))
+        at_once = result.ranks("ranks", [(["cache"], folders())] * RANKS, MANAGERS["cache"])
     found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
     result.write(found=found)
     print(found)

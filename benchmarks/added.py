@@ -108,14 +108,16 @@ def added_by(samples: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
     return found
 
 
-def both(name: str, number: int, folders: Folders) -> dict[str, float] | str:
+def both(name: str, number: int, folders: Folders, limit_s: float) -> dict[str, float] | str:
     """Seconds of one process of each side; the reason, as text, if one failed."""
     found = {}
     for side in alternated(SIDES, number):
         folder = folders(name, number, side) if PAIRS[name].is_cold else folders("warm")
         variables = environment(folder, {"KC_BENCH_FILLS": "1"} if number < 0 else None)
         try:
-            found[side] = seconds([sys.executable, __file__, "--part", "added", "--child", name, side], env=variables)
+            found[side] = seconds(
+                [sys.executable, __file__, "--part", "added", "--child", name, side], env=variables, timeout=limit_s
+            )
         except ValueError as error:
             return str(error)
     return found
@@ -139,7 +141,11 @@ def measure(result: Result, arguments: Arguments) -> None:
 
                     def pair(name: str, number: int = number) -> Any:
                         is_asked = name not in result.left_out and not result.is_over()
-                        return result.kept(name, both(name, number, folders)) if is_asked else None
+                        return (
+                            result.kept(name, both(name, number, folders, max(1, result.left_s())))
+                            if is_asked
+                            else None
+                        )
 
                     for name, found in zip(names, pool.map(pair, names), strict=True):
                         if found and number >= 0:

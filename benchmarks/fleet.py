@@ -36,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Arguments, Folders, Result, answer, compiles, ranks, run, say, start, wait_for_the_others
+from harness import ROOT, Arguments, Folders, Result, answer, compiles, run, say, start, wait_for_the_others
 from programs import text
 
 sys.path.insert(0, str(ROOT))
@@ -232,10 +232,9 @@ def measure_nodes(result: Result, arguments: Arguments) -> None:
                 url = "" if options is None else servers.enter_context(redis_server(folders("redis"))).url + options
                 for state in ("cold", "warm") if url else ("cold",):  # a new directory without a server is cold
                     commands = [
-                        (result.command(number, count), folders(state, number % nodes))
-                        for number in range(nodes * arguments.ranks)
+                        ((number, count), folders(state, number % nodes)) for number in range(nodes * arguments.ranks)
                     ]
-                    if not (found := result.kept(system, ranks(commands, {"NUMBA_KCACHE_TIERS": url}))):
+                    if not (found := result.ranks(system, commands, {"NUMBA_KCACHE_TIERS": url})):
                         continue
                     each = found["answers"]
                     result.add(

@@ -145,10 +145,13 @@ def seconds(words: Sequence[object], **more: Any) -> float:
     """Seconds of a whole process; its output is discarded.
 
     Raises:
-        ValueError: It failed, with the reason.
+        ValueError: It failed, with the reason, or took longer than `timeout` in `more`.
     """
     begin = time.perf_counter()
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **more)
+    try:
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **more)
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(str(error)) from error
     spent = time.perf_counter() - begin
     if done.returncode:
         raise ValueError(reason(done.stderr or done.stdout))
@@ -156,7 +159,7 @@ def seconds(words: Sequence[object], **more: Any) -> float:
 
 
 def ranks(
-    commands: Sequence[tuple[Sequence[object], Path]], more: Mapping[str, str] | None = None
+    commands: Sequence[tuple[Sequence[object], Path]], more: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
 ) -> dict[str, Any] | str:
     """Run children, each with its arguments and folder, that begin to work at the same time, and wait for all.
 
@@ -174,7 +177,7 @@ def ranks(
             time.sleep(0.001)
         started = time.time()
         Path(barrier, "go").touch()
-        found = [answer(child) for child in children]
+        found = [answer(child, limit_s) for child in children]
         ended = time.time()
     for each in found:
         if isinstance(each, str):
@@ -347,6 +350,15 @@ class Result:
         if isinstance(found, str) and not self.is_over():
             self.leave_out(name, found)
         return None if isinstance(found, str) else found
+
+    def ranks(
+        self, name: str, commands: Sequence[tuple[Sequence[object], Path]], more: Mapping[str, str] | None = None
+    ) -> Any:
+        """Run children that begin to work at the same time, like `ranks`; None if one failed, or the time is over."""
+        if self.is_over():
+            return None
+        children = [(self.command(*words), folder) for words, folder in commands]
+        return self.kept(name, ranks(children, more, min(LIMIT_S, self.left_s())))
 
     def take_all(
         self, rows: Mapping[str, Sequence[object]], folder: Callable[[str], Path], at_once: int = 1, **more: Any

@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,11 +145,17 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
 # -- systems of CUDA C++ --------------------------------------------------------------------------------
 
 
-def ours(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    """This package; each source is the result of a decorated function, the usual way to write a kernel."""
+def ours(numbers: Sequence[int], header: str = "", is_text: bool = False) -> Iterator[Launch]:
+    """This package; each source is the result of a decorated function, the usual way to write a kernel, or a text."""
+    from numba_kcache import cached_kernel
+
     for number in numbers:
-        kernel = decorated(text(number, header))
+        source = text(number, header)
+        kernel = cached_kernel(source) if is_text else decorated(source)
         yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
+
+
+our_texts = partial(ours, is_text=True)
 
 
 def decorated(source: str) -> Any:
@@ -161,14 +168,6 @@ def decorated(source: str) -> Any:
     return k1
 
 
-def our_texts(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    from numba_kcache import cached_kernel
-
-    for number in numbers:
-        kernel = cached_kernel(text(number, header))
-        yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
-
-
 def our_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
     """All kernels in one source."""
     from numba_kcache import cached_module
@@ -178,31 +177,25 @@ def our_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
         yield lambda *operands, number=number: module[f"k{number}"][GRID](*operands)
 
 
-def cupy_options(header: str) -> tuple[str, ...]:
-    return tuple(f"-I{folder}" for folder in include_dirs()) if header else ()
-
-
-def cupy_launch(function_of: Callable[[], Any]) -> Launch:
+def cupy_kernels(numbers: Sequence[int], header: str = "", is_module: bool = False) -> Iterator[Launch]:
+    """CuPy's RawKernel for each source, or RawModule for one source with all kernels."""
+    import cupy
     import numpy as np
 
-    return lambda a, x, y, n: function_of()(GRID[:1], GRID[1:], (np.float32(a), x, y, np.int32(n)))
-
-
-def cupy_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    import cupy
-
-    options = cupy_options(header)
+    options = tuple(f"-I{folder}" for folder in include_dirs()) if header else ()
+    if is_module:
+        module = cupy.RawModule(code=whole_text(numbers, header), options=options, backend="nvrtc")
     for number in numbers:
-        kernel = cupy.RawKernel(text(number, header), f"k{number}", options, backend="nvrtc")
-        yield cupy_launch(lambda kernel=kernel: kernel)
+        kernel = None if is_module else cupy.RawKernel(text(number, header), f"k{number}", options, backend="nvrtc")
+
+        def launch(a: float, x: Any, y: Any, n: int, kernel: Any = kernel, number: int = number) -> None:
+            function = module.get_function(f"k{number}") if is_module else kernel
+            function(GRID[:1], GRID[1:], (np.float32(a), x, y, np.int32(n)))
+
+        yield launch
 
 
-def cupy_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    import cupy
-
-    module = cupy.RawModule(code=whole_text(numbers, header), options=cupy_options(header), backend="nvrtc")
-    for number in numbers:
-        yield cupy_launch(lambda number=number: module.get_function(f"k{number}"))
+cupy_module = partial(cupy_kernels, is_module=True)
 
 
 def cuda_core(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import harness
 import numba_program
-from harness import AT_ONCE, ROOT, Arguments, Folders, Result, compiles, is_pretended, ranks, require, run, say
+from harness import AT_ONCE, ROOT, Arguments, Folders, Result, compiles, is_pretended, require, run, say
 from programs import include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
@@ -319,11 +319,10 @@ def measure(result: Result, arguments: Arguments) -> None:
                 copy = built.rename(built.with_suffix(".copy"))  # a container does not have the paths of the machine
                 warm(row, f"{system}, cache folder copied", workload, system, "contained", folder=copy)
             for system in (OURS, GIVEN, NUMBA):
-                words = result.command(NUMBAS, system)
-                for state in ("cold", "warm") if not result.is_over() else ():
+                for state in ("cold", "warm"):
                     row = f"20 Numba kernels, {RANKS} processes"
-                    answers = ranks([(words, folders("job", system))] * RANKS, more)
-                    if found := result.kept(f"{row}: {system}, {state}", answers):
+                    commands = [((NUMBAS, system), folders("job", system))] * RANKS
+                    if found := result.ranks(f"{row}: {system}, {state}", commands, more):
                         compiled = sum(each["compiles"] for each in found["answers"])
                         figures = {"all": found["last"], "process": found["all"], "compiles": compiled}
                         keep(row, system, state, figures)
