@@ -8,14 +8,15 @@ Run         python benchmarks/plots.py [NAME ...]    (matplotlib: pip install --
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from results import RESULTS, NoResult, digits, machine_of, result_of
+from results import RESULTS, NoResult, digits, found_at, machine_of, result_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
 
@@ -33,11 +34,6 @@ SHOWN = {
                    "numba_kcache.install()", "CuPy RawKernel", "bare cuda.bindings, a cubin from a file"),
 }  # fmt: skip
 """The systems in the pictures of results that have more than `MOST`."""
-
-
-def shown(name: str, rows: Any) -> dict[str, Any]:
-    """Select the systems of a result that its picture shows."""
-    return {system: rows[system] for system in SHOWN[name] if system in rows}
 
 
 class Colours(NamedTuple):
@@ -63,78 +59,54 @@ PAGES = {
 }  # fmt: skip
 
 
-class Bars(NamedTuple):
-    """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart."""
-
-    rows: Sequence[tuple[str, float]]
-    title: str
-
-    def __call__(self, axes: Any, colours: Colours) -> None:
-        """Draw the bars.
-
-        Raises:
-            ValueError: There are more rows than `MOST`: `SHOWN` has to choose among them.
-        """
-        if len(self.rows) > MOST:
-            raise ValueError(f"cannot draw {self.title}: {len(self.rows)} bars are more than {MOST}")
-        if not self.rows:
-            axes.set_title(f"{self.title}: not measured", loc="left", fontsize=10, color=colours.text)
-            axes.set_axis_off()
-            return
-        names, values = [name for name, _ in self.rows], [value for _, value in self.rows]
-        bar_colours = [
-            colours.ours if "numba_kcache" in name else colours.least if name.startswith("bare") else colours.others
-            for name in names
-        ]
-        axes.barh(range(len(self.rows)), values, color=bar_colours, height=0.65)
-        axes.set_yticks(range(len(self.rows)), names)
-        axes.invert_yaxis()
-        is_wide = max(values) > 20 * min(values)
-        if is_wide:
-            axes.set_xscale("log")
-        axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
-        title = f"{self.title}, ms{', logarithmic' if is_wide else ''}"
-        axes.set_title(title, loc="left", fontsize=10, color=colours.text)
-        for position, value in enumerate(values):
-            axes.annotate(digits(value), (value, position), (4, 0), textcoords="offset points", va="center",
-                          fontsize=9, color=colours.text)  # fmt: skip
-        axes.xaxis.set_visible(False)
-        axes.spines[["top", "right", "bottom"]].set_visible(False)
+def rows_of(name: str, path: str) -> list[tuple[str, float]]:
+    """The median milliseconds of each system that the picture shows, the least first; `{}` in the path is a system."""
+    result, (case, _, figure) = result_of(name), path.partition("{} > ")
+    measured = result["samples"].get(case.removesuffix(" > "), {}) if case else ()
+    found = dict[str, float]()
+    for system in SHOWN.get(name) or measured:
+        with contextlib.suppress(KeyError):
+            found[system] = median(found_at(result, f"{case}{system} > {figure}")) * 1e3
+    return sorted(found.items(), key=lambda row: row[1])
 
 
-def medians(rows: Mapping[str, Any], what: str) -> list[tuple[str, float]]:
-    """Map each system to the median of one column in milliseconds, smallest first."""
-    found = [(system, median(each[what]) * 1e3) for system, each in rows.items() if what in each]
-    return sorted(found, key=lambda row: row[1])
+def bars(axes: Any, colours: Colours, title: str, rows: list[tuple[str, float]]) -> None:
+    """Draw horizontal bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart.
 
-
-Panel = Callable[[Any, Colours], None]
-"""Draws one panel of a picture on its axes."""
-
-
-def panels(rows: Mapping[str, Any], titles: Mapping[str, str]) -> list[Bars]:
-    """A panel for each column of a result, with its title."""
-    return [Bars(medians(rows, what), title) for what, title in titles.items()]
-
-
-def samples(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = result_of(name)["samples"]
-    return found
-
-
-def programs() -> list[Bars]:
-    """Three of the real programs, warm, to the first result."""
-    titles = {"20 Numba kernels in four files": "Numba", "block sum with CUB": "with CUB",
-              "31 kernels of one source": "31 kernels"}  # fmt: skip
-    return [
-        Bars(medians(samples("workloads")[workload], "warm first"), f"{title}: first launch")
-        for workload, title in titles.items()
+    Raises:
+        ValueError: There are more rows than `MOST`: `SHOWN` has to choose among them.
+    """
+    if len(rows) > MOST:
+        raise ValueError(f"cannot draw {title}: {len(rows)} bars are more than {MOST}")
+    if not rows:
+        axes.set_title(f"{title}: not measured", loc="left", fontsize=10, color=colours.text)
+        axes.set_axis_off()
+        return
+    names, values = zip(*rows, strict=True)
+    bar_colours = [
+        colours.ours if "numba_kcache" in name else colours.least if name.startswith("bare") else colours.others
+        for name in names
     ]
+    axes.barh(range(len(rows)), values, color=bar_colours, height=0.65)
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    is_wide = max(values) > 20 * min(values)
+    if is_wide:
+        axes.set_xscale("log")
+    axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
+    title = f"{title}, ms{', logarithmic' if is_wide else ''}"
+    axes.set_title(title, loc="left", fontsize=10, color=colours.text)
+    for position, value in enumerate(values):
+        axes.annotate(digits(value), (value, position), (4, 0), textcoords="offset points", va="center",
+                      fontsize=9, color=colours.text)  # fmt: skip
+    axes.xaxis.set_visible(False)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
 def launch(axes: Any, colours: Colours) -> None:
     """Host time by number of arguments, one line for a system."""
-    for number, (system, by_count) in enumerate(shown("launch", samples("launch")).items()):
+    samples = result_of("launch")["samples"]
+    for number, (system, by_count) in enumerate((each, samples[each]) for each in SHOWN["launch"] if each in samples):
         counts = sorted(map(int, by_count))
         values = [median(by_count[str(count)]) for count in counts]
         axes.plot(counts, values, marker="o", markersize=3, linewidth=2.2 if "numba_kcache" in system else 1.2,
@@ -151,20 +123,24 @@ def launch(axes: Any, colours: Colours) -> None:
     axes.legend(frameon=False, fontsize=8, labelcolor=colours.text, loc="upper left", bbox_to_anchor=(1.0, 1.02))
 
 
-PICTURES: dict[str, tuple[tuple[float, float], Callable[[], Sequence[Panel]]]] = {
-    "first_launch": ((9.5, 3.2), lambda: panels(
-        shown("first_launch", samples("first_launch")["1"]),
-        {"warm first": "first launch, warm", "cold first": "first launch, cold"})),
-    "programs": ((12.5, 1.9), programs),
-    "launch": ((9.0, 4.2), lambda: [launch]),
-    "warm_steps": ((10.5, 3.6), lambda: panels(
-        {system: states["warm"] for system, states in shown("warm_steps", samples("warm_steps")).items()},
-        {"sum": "import, decoration, first launch and exit, warm", "first": "first launch, warm"})),
-    "workloads": ((12.0, 6.0), lambda: [
-        Bars(medians(rows, "warm all"), f"{workload}, warm") for workload, rows in samples("workloads").items()]),
+NUMBAS, CUB, MANY = "20 Numba kernels in four files", "block sum with CUB", "31 kernels of one source"
+PICTURES: dict[str, tuple[tuple[float, float], dict[str, str]]] = {
+    "first_launch": ((9.5, 3.2), {
+        "first launch, warm": "1 > {} > warm first", "first launch, cold": "1 > {} > cold first"}),
+    "programs": ((12.5, 1.9), {
+        "Numba: first launch": f"{NUMBAS} > {{}} > warm first", "with CUB: first launch": f"{CUB} > {{}} > warm first",
+        "31 kernels: first launch": f"{MANY} > {{}} > warm first"}),
+    "launch": ((9.0, 4.2), {}),
+    "warm_steps": ((10.5, 3.6), {
+        "import, decoration, first launch and exit, warm": "{} > warm > sum",
+        "first launch, warm": "{} > warm > first"}),
+    "workloads": ((12.0, 6.0), {
+        f"{workload}, warm": f"{workload} > {{}} > warm all"
+        for workload in (MANY, NUMBAS, f"{NUMBAS}, no compiler", CUB, f"{CUB}, no compiler",
+                         "20 Numba kernels, 8 processes")}),
 }  # fmt: skip
-"""By name, the size of a picture in inches, and the function that makes its panels. A picture has the name of its
-result, unless `RESULT_OF` has another one."""
+"""By name, the size of a picture in inches, and its panels of bars: their titles and figures; `launch` has lines. A
+picture has the name of its result, unless `RESULT_OF` has another one."""
 
 RESULT_OF = {"programs": "workloads"}
 """The result of each picture that has another name than its result."""
@@ -187,8 +163,9 @@ def draw(name: str, page: str, colours: Colours) -> None:
         "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.color": colours.text,
         "font.size": 9, "axes.edgecolor": colours.grid, "xtick.color": colours.text, "ytick.color": colours.text,
     }  # fmt: skip
-    size, make = PICTURES[name]
-    drawn = make()
+    size, panels = PICTURES[name]
+    result = RESULT_OF.get(name, name)
+    drawn = [partial(bars, title=title, rows=rows_of(result, path)) for title, path in panels.items()] or [launch]
     columns = 2 if len(drawn) > 3 else len(drawn)
     with matplotlib.rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
@@ -197,7 +174,7 @@ def draw(name: str, page: str, colours: Colours) -> None:
             panel(axes, colours)
         for axes in list(places):
             axes.set_axis_off()
-        machine = machine_of(result_of(RESULT_OF.get(name, name)))
+        machine = machine_of(result_of(result))
         figure.supxlabel(machine, fontsize=7, color=colours.others, x=0.99, ha="right")
         IMAGES.mkdir(parents=True, exist_ok=True)
         path = IMAGES / f"{name}-{page}.svg"
