@@ -8,6 +8,7 @@ of a benchmark is the name of a library and a system, and peers differ in nothin
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -297,7 +298,10 @@ def generated(numbers: Sequence[int], head: str, body: str) -> list[Any]:
     """The functions of a generated file, which the first process of a cache writes."""
     path = Path(os.environ["KC_BENCH_DIR"], f"program_{numbers[0]}_{len(numbers)}.py")
     if not path.is_file():
-        path.write_text(head + "".join(body.format(number=number) for number in numbers))
+        private = path.with_suffix(f".{os.getpid()}")
+        private.write_text(head + "".join(body.format(number=number) for number in numbers))
+        with contextlib.suppress(FileExistsError):  # another process was first: its times are those of the caches
+            os.link(private, path)
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module: Any = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
