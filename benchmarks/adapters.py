@@ -110,7 +110,7 @@ def measure_compute(result: Result, arguments: Arguments) -> None:
 
         def take(*ways: str, at_once: int = 1) -> None:
             pairs = {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
-            for name, answer in result.take_all(pairs, lambda name: folders(pairs[name][0]), at_once).items():
+            for name, answer in result.take_all(pairs, lambda name: folders(pairs[name][0]), at_once):
                 algorithm, way = pairs[name]
                 first, again = answer["first_ms"], answer["again_ms"]
                 if at_once > 1 and way == "cache":
@@ -244,7 +244,7 @@ def measure_programs(result: Result, arguments: Arguments) -> None:
     times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
     with Folders() as folders:
         for number in result.rounds(arguments.samples, fills=1):
-            for way, found in result.take_all({way: [way] for way in WAYS}, lambda _: folders()).items():
+            for way, found in result.take_all({way: [way] for way in WAYS}, lambda _: folders()):
                 for name in ("opening", "first", "again") if number >= 0 else ():
                     times[way].setdefault(name, []).extend(found[name])
             figures = {way: {name: round(median(each), 2) for name, each in by.items()} for way, by in times.items()}

@@ -39,7 +39,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import programs
-from harness import AT_ONCE, Arguments, Folders, Result, alternated, environment, pool_of, run, seconds
+from harness import AT_ONCE, Arguments, Folders, Result, alternated, environment, in_parallel, run, seconds
 from programs import Program, write_cubin
 
 HALF = "cuda_fp16.h"
@@ -136,20 +136,16 @@ def measure(result: Result, arguments: Arguments) -> None:
         for number in result.rounds(max(arguments.pairs, arguments.cold), fills=fills):
             now = [name for name, (begin, end) in bounds.items() if begin <= number < end]
             large = [name for name in now if number < 0 or (PAIRS[name].is_cold and PAIRS[name].ours.count > 1)]
+
+            def pair(name: str, number: int = number) -> tuple[str, Any]:
+                is_asked = name not in result.left_out and not result.is_over()
+                found = both(name, number, folders, max(1, result.left_s())) if is_asked else None
+                return name, result.kept(name, found)
+
             for names, at_once in ((large, AT_ONCE), ([name for name in now if name not in large], 1)):
-                with pool_of(at_once) as pool:
-
-                    def pair(name: str, number: int = number) -> Any:
-                        is_asked = name not in result.left_out and not result.is_over()
-                        return (
-                            result.kept(name, both(name, number, folders, max(1, result.left_s())))
-                            if is_asked
-                            else None
-                        )
-
-                    for name, found in zip(names, pool.map(pair, names), strict=True):
-                        if found and number >= 0:
-                            result.add(name, **found)
+                for name, found in in_parallel(pair, names, at_once):
+                    if found and number >= 0:
+                        result.add(name, **found)
             result.write(added=added_by(result.samples))
     for name, row in result.notes["added"].items():
         print("{:40} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {pairs} pairs".format(name, **row))
@@ -203,7 +199,8 @@ def measure_steps(result: Result, arguments: Arguments) -> None:
     with Folders() as folders:
         result.take("the cubin of the bare systems", "cubin", folder=folders("warm"))
         for number in result.rounds(arguments.rounds, fills=1):
-            for system, program in SYSTEMS.items():
+            slow = () if number < 3 else ("torch", "mlir")  # their imports take seconds: three samples are enough
+            for system, program in ((name, each) for name, each in SYSTEMS.items() if each.library not in slow):
                 states = {"warm": folders("warm")}
                 if 0 <= number < max(1, arguments.rounds // 3) and not system.startswith("bare"):
                     states["cold"] = folders(number, system)

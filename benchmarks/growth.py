@@ -193,7 +193,7 @@ def measure(result: Result, arguments: Arguments) -> None:
         step = min(16, os.cpu_count() or 1)
         fills = {f"fill {first}": ("fill", many, first, step) for first in range(step)}
         fills |= {name: (name, counts[name]) for name, part in PARTS.items() if part.compiled and part.keeps}
-        result.take_all(fills, lambda _: folders(), step)
+        dict(result.take_all(fills, lambda _: folders(), step))
         for name in PARTS:
             if found := result.take(name, name, counts[name], folder=folders()):
                 assert not found["compiles"], (name, found["compiles"])

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -186,11 +186,16 @@ def ranks(
     return {"answers": found, "last": last - started, "ended": ended - started, "all": ended - begin}
 
 
-def pool_of(at_once: int) -> Any:
-    """Threads that wait for children."""
+def in_parallel(call: Callable[[Any], Any], items: Iterable[Any], at_once: int) -> Iterator[Any]:
+    """Call for each item, `at_once` in parallel, and yield the results in order; with 1, a call waits until the result
+    before is taken."""
     from concurrent.futures import ThreadPoolExecutor  # here, so that no child imports it before the package
 
-    return ThreadPoolExecutor(at_once)
+    if at_once == 1:
+        yield from map(call, items)
+    else:
+        with ThreadPoolExecutor(at_once) as pool:
+            yield from pool.map(call, items)
 
 
 class Folders:
@@ -362,11 +367,10 @@ class Result:
 
     def take_all(
         self, rows: Mapping[str, Sequence[object]], folder: Callable[[str], Path], at_once: int = 1, **more: Any
-    ) -> dict[str, Any]:
-        """Run a child for each name, with its words and its folder, `at_once` in parallel; the answers by name."""
-        with pool_of(at_once) as pool:
-            found = pool.map(lambda name: self.take(name, *rows[name], folder=folder(name), **more), rows)
-            return {name: each for name, each in zip(rows, found, strict=True) if each}
+    ) -> Iterator[tuple[str, Any]]:
+        """Run a child for each name, with its words and its folder, `at_once` in parallel; yield names and answers."""
+        found = in_parallel(lambda name: self.take(name, *rows[name], folder=folder(name), **more), rows, at_once)
+        yield from ((name, each) for name, each in zip(rows, found, strict=True) if each)
 
     def show(self) -> None:
         """Print all figures, of samples their median."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import AT_ONCE, Arguments, Folders, Result, fresh, pool_of, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, fresh, in_parallel, run, say
 from programs import include_dirs
 
 ARCH = "sm_90"
@@ -159,10 +159,10 @@ def measure_lookups(result: Result, count: int) -> None:
     words = {start: {name: ("lookup", name, start) for name in systems} for start in STARTS}
     with Folders() as folders:
         for start in STARTS:
-            result.take_all(words[start], folders, AT_ONCE)
+            dict(result.take_all(words[start], folders, AT_ONCE))
         for _ in result.rounds(count):
             for start in STARTS:
-                for name, found in result.take_all(words[start], folders).items():
+                for name, found in result.take_all(words[start], folders):
                     result.add("lookup", name, **{what: time for what, time in found.items() if ", " in what})
     result.samples["lookup"] |= result.left_out
 
@@ -225,11 +225,10 @@ def outcome_of(system: str, name: str) -> str:
 def measure(result: Result, arguments: Arguments) -> None:
     measure_lookups(result, arguments.rounds)
     pairs = [(system, change) for system in SYSTEMS if system not in result.left_out for change in CHANGES]
-    with pool_of(2 * AT_ONCE) as pool:
-        outcomes = pool.map(lambda pair: "not run" if result.is_over() else outcome_of(*pair), pairs)
-        for (system, change), outcome in zip(pairs, outcomes, strict=True):
-            result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome
-            result.write()
+    outcomes = in_parallel(lambda pair: "not run" if result.is_over() else outcome_of(*pair), pairs, 2 * AT_ONCE)
+    for (system, change), outcome in zip(pairs, outcomes, strict=True):
+        result.samples.setdefault("stale", {}).setdefault(system, {})[change] = outcome
+        result.write()
 
 
 if __name__ == "__main__":

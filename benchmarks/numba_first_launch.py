@@ -104,7 +104,7 @@ def measure(result: Result, arguments: Arguments) -> None:
                     if (state, each) != ("warm", "numba-cuda-mlir")  # it has no cache
                 }  # fmt: skip
                 at_once = AT_ONCE if state == "cold" else 1
-                for system, found in result.take_all(rows, folders, at_once).items():
+                for system, found in result.take_all(rows, folders, at_once):
                     later = {name: each for name, each in found.items() if name.startswith("launch")}
                     figures = {"first": found["first"], "process": found["process"]}
                     result.add(system, prefix="" if batches else f"{state} ", **(later if batches else figures))

@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, pool_of, run, say
+from harness import AT_ONCE, Arguments, Folders, Result, in_parallel, run, say
 
 WHEELS = (
     "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
@@ -273,24 +273,24 @@ def measure(result: Result, arguments: Arguments) -> None:
             )
 
         for number in result.rounds(arguments.warm + 1):
-            with pool_of(1 if number else AT_ONCE) as pool:
-                for named, found in pool.map(take, [each for each in pairs if number < 2 or has_cache(*pairs[each])]):
-                    name, system = pairs[named]
-                    row = result.samples[name][system]
-                    if not found:
-                        if named in result.left_out:
-                            row["failed" if number else "cold"] = result.left_out[named]
-                        continue
-                    row["compiles"], digests[name][system] = found["compiles"], found["digest"]
-                    if number:
-                        row["warm"].append(found["process"])
-                        row["warm_median"] = median(row["warm"])
-                    else:
-                        row["cold"] = found["process"]
-                    systems = [each for each in SYSTEMS if each in result.samples[name]]
-                    compared = comparison(digests[name], [folders(name, each) for each in systems])
-                    result.samples[name]["results"] = compared
-                    result.write()
+            asked = [each for each in pairs if number < 2 or has_cache(*pairs[each])]
+            for named, found in in_parallel(take, asked, 1 if number else AT_ONCE):
+                name, system = pairs[named]
+                row = result.samples[name][system]
+                if not found:
+                    if named in result.left_out:
+                        row["failed" if number else "cold"] = result.left_out[named]
+                    continue
+                row["compiles"], digests[name][system] = found["compiles"], found["digest"]
+                if number:
+                    row["warm"].append(found["process"])
+                    row["warm_median"] = median(row["warm"])
+                else:
+                    row["cold"] = found["process"]
+                systems = [each for each in SYSTEMS if each in result.samples[name]]
+                compared = comparison(digests[name], [folders(name, each) for each in systems])
+                result.samples[name]["results"] = compared
+                result.write()
 
 
 if __name__ == "__main__":

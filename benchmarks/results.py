@@ -14,11 +14,18 @@ from statistics import median
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = {
-    "adapters": ("cuda_compute", "triton_kernels", "program_cache"), "numba_first_launch": ("mlir",),
-    "project": ("first_minutes",), "first_launch": ("modules",), "added": ("warm_steps",), "fleet": ("nodes",),
+GPU, NO_GPU = True, False
+MEASUREMENTS = {
+    "first_launch": ("first_launch", GPU), "warm_steps": ("added", GPU), "added": ("added", GPU),
+    "launch": ("launch", GPU), "numba_first_launch": ("numba_first_launch", GPU), "mlir": ("numba_first_launch", GPU),
+    "modules": ("first_launch", GPU), "lookup": ("lookup", GPU), "workloads": ("workloads", GPU),
+    "growth": ("growth", GPU), "cuda_compute": ("adapters", GPU), "triton_kernels": ("adapters", GPU),
+    "program_cache": ("adapters", NO_GPU), "real_programs": ("real_programs", GPU),
+    "compile_overhead": ("compile_overhead", NO_GPU), "nodes": ("fleet", NO_GPU), "fleet": ("fleet", NO_GPU),
+    "project": ("project", NO_GPU), "first_minutes": ("project", NO_GPU),
 }  # fmt: skip
-"""The results of scripts with several of them, besides one of the script's name."""
+"""The results, with the script of each and whether it needs a GPU. Those that README shows come first: a limit of the
+whole time leaves out the last ones."""
 
 
 class NoResult(Exception):
@@ -39,9 +46,9 @@ def result_of(name: str) -> dict[str, Any]:
 
 
 def script_of(name: str) -> str:
-    """The words that measure a result: a script, and the part of it if it has several."""
-    script = next((script for script, parts in PARTS.items() if name in parts), "")
-    return f"{script}.py --part {name}" if script else f"{name}.py"
+    """The words that measure a result: a script, and the part of it if it has another name."""
+    script, _ = MEASUREMENTS.get(name, (name, NO_GPU))
+    return f"{script}.py" if script == name else f"{script}.py --part {name}"
 
 
 def found_at(result: Mapping[str, Any], path: str) -> Any:

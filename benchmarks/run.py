@@ -1,6 +1,6 @@
 """Run every benchmark that this machine can run: without a GPU, those that need none.
 
-Method      One process for each script, one after another, with a time limit. Results written before the limit are
+Method      One process for each result, one after another, with a time limit. Results written before the limit are
             kept. `--quick` takes few samples, which the result states.
 Output      A line for each script, and FOLDER/NAME.json with the machine's header. benchmarks/tables.py and
             benchmarks/plots.py make the documents from the committed results.
@@ -21,17 +21,7 @@ import time
 from pathlib import Path
 
 from harness import ROOT, gpu_of, write_json
-from results import script_of
-
-SCRIPTS = {
-    "first_launch": True, "warm_steps": True, "added": True, "launch": True, "numba_first_launch": True, "mlir": True,
-    "modules": True, "lookup": True, "workloads": True,
-    "growth": True, "cuda_compute": True, "triton_kernels": True, "program_cache": False, "real_programs": True,
-    "compile_overhead": False,
-    "nodes": False, "fleet": False, "project": False, "first_minutes": False,
-}  # fmt: skip
-"""The results, and whether each needs a GPU. Those that README shows come first: a limit of the whole time leaves
-out the last ones."""
+from results import MEASUREMENTS, script_of
 
 
 def run(name: str, folder: Path, limit_s: float, *, is_quick: bool) -> str:
@@ -57,19 +47,19 @@ def run(name: str, folder: Path, limit_s: float, *, is_quick: bool) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "benchmarks/results")
-    parser.add_argument("--only", default=",".join(SCRIPTS), help="names of scripts, with commas between")
+    parser.add_argument("--only", default=",".join(MEASUREMENTS), help="names of results, with commas between")
     parser.add_argument("--quick", action="store_true", help="few samples")
     parser.add_argument("--limit", type=float, help="seconds for a script; default 600, with --quick 150")
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds for all of them")
     arguments = parser.parse_args()
     wanted = set(arguments.only.split(","))
-    if unknown := wanted - {*SCRIPTS}:
-        parser.error(f"no script is called {', '.join(sorted(unknown))}")
+    if unknown := wanted - {*MEASUREMENTS}:
+        parser.error(f"no result is called {', '.join(sorted(unknown))}")
     folder, has_device = arguments.folder.resolve(), gpu_of()["gpu"] is not None
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
     limit_s, lines = arguments.limit or (150 if arguments.quick else 600), []
     end = time.monotonic() + arguments.within
-    for name, needs_device in SCRIPTS.items():
+    for name, (_, needs_device) in MEASUREMENTS.items():
         if name not in wanted:
             continue
         left_s = min(limit_s, end - time.monotonic())

@@ -304,7 +304,7 @@ def measure(result: Result, arguments: Arguments) -> None:
             def warm(row: str, named: str, *words: object, folder: Path, more: Mapping[str, str] = more) -> None:
                 keep(row, named, "warm", result.take(f"{row}: {named}, warm", *words, folder=folder, more=more))
 
-            for name, found in result.take_all(pairs, lambda name: folders(*pairs[name]), AT_ONCE, more=more).items():
+            for name, found in [*result.take_all(pairs, lambda name: folders(*pairs[name]), AT_ONCE, more=more)]:
                 workload, system = pairs[name]
                 built = folders(workload, system)
                 keep(workload, system, "cold", found)
