@@ -5,7 +5,7 @@ Method      .ci/mutants.json lists the mutants: file, function, kind, text of th
             First, the quick tests run on a copy that notes which test reaches which place, in any process; those that
             fail on this machine are left out. Then each mutant meets the tests of its room that reach it, and, if it
             survives, the others of their files. The slow tests meet in the same way what the quick ones left. A place
-            that runs when a module is imported is reached by all tests of its room.
+            that runs when a module is imported, or whose result is kept, is reached by all tests of its room.
 Run         python3 .ci/mutants.py RESULTS.json [--within SECONDS] [--only N]
             A second run with the same file goes on where the first ended.
             python3 .ci/mutants.py list SEED draws others in place of those whose text has gone.
@@ -159,7 +159,8 @@ def noting(source: str, numbers: dict[Mutant, int]) -> tuple[str, list[Mutant]]:
                 yield from own(child)
 
     def visit(node: ast.AST, is_within: bool) -> None:
-        is_within = is_within or isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef):
+            is_within = not any("cache" in ast.unparse(each) for each in node.decorator_list)
         for _, value in ast.iter_fields(node):
             children = value if isinstance(value, list) else [value]
             for child in [each for each in children if isinstance(each, ast.AST)]:

@@ -22,6 +22,9 @@ class Store:
             self.note("é", key)
             raise ValueError(f"{key > 4}")
         return None if self.note(key) else key is None
+@functools.cache
+def kept():
+    return place is None
 '''
 
 
@@ -33,7 +36,7 @@ def test_each_kind_of_change_is_made_at_one_place() -> None:
         ("", "constant", "3"), ("Store.get", "constant", "1"),
         ("Store.get", "condition", "key in self.kept and self.open"), ("Store.get", "comparison", "key in self.kept"),
         ("Store.get", "call removed", "self.note('é', key)"), ("Store.get", "condition", "self.note(key)"),
-        ("Store.get", "comparison", "key is None"),
+        ("Store.get", "comparison", "key is None"), ("kept", "comparison", "place is None"),
     ]  # fmt: skip
     for mutant, new in made:
         compile(new, "a.py", "exec")
@@ -49,7 +52,7 @@ def test_place_that_has_gone_is_no_mutant() -> None:
 
 
 def test_statements_with_mutants_are_noted_where_a_function_runs_them() -> None:
-    """Each is noted before it runs, also in a branch; a place that runs at import is not."""
+    """Each is noted before it runs, also in a branch; not one that runs at import or once in a process."""
     numbers = {mutant: at for at, (mutant, *_) in enumerate(mutants.places_of("a.py", ast.parse(SOURCE)))}
 
     text, noted = mutants.noting(SOURCE, numbers)
