@@ -12,6 +12,7 @@ import pytest
 from numba_kcache import launch as devices
 from numba_kcache.errors import LaunchConfigError, LaunchError
 from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, launch_shape, stream_handle, stream_identity
+from numba_kcache.launch.failures import launch_error
 from numba_kcache.launch.streams import StreamWaits
 from tests.support.launching import Driver
 
@@ -145,6 +146,22 @@ def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(LaunchError, match="stream 0x9: the driver returned CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
         StreamWaits(driver).enqueue_wait(7, 9)
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("INVALID_VALUE", "launch bounds"), ("NOT_INITIALIZED", "does not survive"), ("DEINITIALIZED", "shutting down"),
+    ("INVALID_CONTEXT", "make a device current"), ("NO_BINARY_FOR_GPU", "arch='auto'"),
+    ("INVALID_PTX", "the driver is older"), ("INVALID_HANDLE", "was destroyed"),
+    ("LAUNCH_OUT_OF_RESOURCES", "fewer registers"), ("CONTEXT_IS_DESTROYED", "loads the kernel again"),
+    ("COOPERATIVE_LAUNCH_TOO_LARGE", "max_cooperative_grid_blocks"), ("ILLEGAL_ADDRESS", "an earlier kernel failed"),
+    ("MISALIGNED_ADDRESS", "an earlier kernel failed"), ("LAUNCH_FAILED", "an earlier kernel failed"),
+    ("STREAM_CAPTURE_UNSUPPORTED", "that is being captured"), ("STREAM_CAPTURE_IMPLICIT", "legacy default stream"),
+])  # fmt: skip
+def test_hint_of_a_launch_that_fails_is_that_of_the_drivers_error(name: str, words: str) -> None:
+    """By the driver's name of its number."""
+    code = getattr(pytest.importorskip("cuda.bindings.driver").CUresult, f"CUDA_ERROR_{name}")
+
+    assert words in launch_error("saxpy", ((1, 1, 1), (1, 1, 1), 0), int(code)).hint
 
 
 def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
