@@ -69,10 +69,8 @@ def compile_source(source: str, search: Search, *, library: str = "", options: I
         return Compiled(*_run(nvrtc, source, search, [*flags_of(search), *options, "-arch=sm_90"]))
 
 
-def observe_source(
-    source: str, search: Search, *, library: str = "", meanwhile: Callable[[], object] | None = None
-) -> tuple[Compiled, list[Any]]:
-    """Compile for sm_90, and return what the observer saw; `meanwhile` is called before the compile."""
+def observe_source(source: str, search: Search, *, library: str = "") -> tuple[Compiled, list[Any]]:
+    """Compile for sm_90, and return what the observer saw."""
     path = library or library_path()
     address = ctypes.cast(_loaded(path).nvrtcVersion, ctypes.c_void_p).value
     assert address is not None
@@ -81,8 +79,6 @@ def observe_source(
     with contextlib.chdir(search.working_folder or "."):
         native.watch(False)
         try:
-            if meanwhile is not None:
-                meanwhile()
             compiled = compile_source(source, search, library=path)
         finally:
             events = native.unwatch()
