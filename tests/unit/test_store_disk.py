@@ -32,6 +32,7 @@ from numba_kcache.store import (
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.eviction import Limits, begin_pass
+from tests.support.compiling import in_python
 from tests.support.stores import (
     HOUR_S,
     Clock,
@@ -423,6 +424,29 @@ def test_a_pass_runs_once_a_day(root: Path) -> None:
         store.writer.limits.wait()
 
     assert not dead.exists()
+
+
+ENDS = """
+import atexit, sys, threading
+from numba_kcache import store
+from tests.support.stores import Path, open_store
+begun, ended, over = threading.Event(), threading.Event(), []
+def hook(point):
+    if point == "eviction.walked":
+        begun.set()
+        over.append(ended.wait(10))
+store.hook = hook
+open_store(Path(sys.argv[1])).writer.limits.start()
+assert begun.wait(10)
+atexit.register(lambda: print(len(over)))
+"""
+
+
+def test_end_of_the_program_waits_for_no_pass(root: Path) -> None:
+    """A pass that hangs is left behind."""
+    open_store(root).put(entry_of(1))
+
+    assert in_python(ENDS, str(root)).split() == ["0"]
 
 
 def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
