@@ -69,8 +69,10 @@ def compile_source(source: str, search: Search, *, library: str = "", options: I
         return Compiled(*_run(nvrtc, source, search, [*flags_of(search), *options, "-arch=sm_90"]))
 
 
-def observe_source(source: str, search: Search, *, library: str = "") -> tuple[Compiled, list[Any]]:
-    """Compile for sm_90, and return what the observer saw."""
+def observe_source(
+    source: str, search: Search, *, library: str = "", meanwhile: Callable[[], object] | None = None
+) -> tuple[Compiled, list[Any]]:
+    """Compile for sm_90, and return what the observer saw; `meanwhile` is called before the compile."""
     path = library or library_path()
     address = ctypes.cast(_loaded(path).nvrtcVersion, ctypes.c_void_p).value
     assert address is not None
@@ -79,6 +81,8 @@ def observe_source(source: str, search: Search, *, library: str = "") -> tuple[C
     with contextlib.chdir(search.working_folder or "."):
         native.watch(False)
         try:
+            if meanwhile is not None:
+                meanwhile()
             compiled = compile_source(source, search, library=path)
         finally:
             events = native.unwatch()
