@@ -261,7 +261,6 @@ class Loader:
                 driver.cuThreadExchangeStreamCaptureMode(before)
             first = modules.setdefault(name, weakref.ref(made))()
             if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
-                made.unload()
                 return first.kernel(compiled)
         finally:
             self.loading.pop(name, None)
@@ -389,14 +388,6 @@ class LoadedModule:
     def hold_for(self, handle: int, borrowed: Sequence[object]) -> None:
         """Keep objects alive until the work queued on a stream so far is done. The C module calls it, too."""
         self.waits.hold(handle, borrowed)
-
-    def unload(self) -> None:
-        """Unload a module whose kernels were never launched; if Numba owns it, by removing it from Numba's modules."""
-        self.live[0], self.stays[0] = False, True
-        if self.numba is None:
-            self.driver.cuModuleUnload(self.handle)
-        else:
-            self.numba_modules.pop(self.handle, None)
 
     def watch_numba_context(self) -> None:
         """Clear `live` when Numba's context is destroyed, as by `cuda.close()`; at once, if that happened before."""

@@ -87,6 +87,23 @@ except KCacheError as error:
     assert not launches
 
 
+def test_static_shared_memory_takes_from_the_dynamic(tmp_path: Path) -> None:
+    """The last launch that fits is queued; one byte more is refused, with the size of the kernel's own arrays."""
+    script = """
+kernel = cached_kernel('''\\nextern "C" __global__ void k(int *x) {
+    __shared__ int own[256]; own[threadIdx.x] = x[0]; __syncthreads(); x[0] = own[255 - threadIdx.x]; }''', cache=cache)
+for more in 0, 1:
+    try:
+        kernel[1, 32, 0, 232448 - 1024 + more](None)
+    except LaunchConfigError as error:
+        print(error)
+"""
+    said, launches = seen(tmp_path, script, "launch")
+
+    assert "a block takes 0 to 231424 bytes beside the 1024 of its static arrays" in said
+    assert len(launches) == 1
+
+
 def test_clusters_need_a_device_that_has_them(tmp_path: Path) -> None:
     """The error has the device's compute capability, and does not come from the driver."""
     script = """

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.headers.check import Match, Mismatch
+from numba_kcache.headers.observer import begin_observing
 from numba_kcache.headers.roots import Place
 from numba_kcache.headers.transcript import Transcript, transcript_value
-from numba_kcache.launch import native
 from tests.support.header_projects import (
     KERNEL,
     SCENARIOS,
@@ -38,7 +38,7 @@ from tests.support.header_projects import (
     same_source_in_another_folder_with_another_header,
     symlink_retargeted_same_size,
 )
-from tests.support.nvrtc import Search, observe_source
+from tests.support.nvrtc import Search, compile_source, observe_source
 
 OTHERS = {name: os.environ.get(name, "") for name in ("NUMBA_KCACHE_TEST_NVRTC12", "NUMBA_KCACHE_TEST_NVRTC13")}
 """Paths of a libnvrtc 12.9, and of another 13."""
@@ -477,11 +477,29 @@ def test_folder_whose_files_another_key_covers_is_left_out(tmp_path: Path, libra
     (other / "c.h").write_text("#define C 2\n")
     source, search = '#include "a.h"\nextern "C" __global__ void k(int *x) { *x = B + C; }', Search((str(known),))
     left_out = os.fsencode(known) + b"/"
-    made, events = observe_source(source, search, library=library, meanwhile=lambda: native.leave_out(left_out))
     whole, seen = observe_source(source, search, library=library)
+    mark = begin_observing(left_out)
+    made, events = compile_source(source, search, library=library), mark.end() or []
 
     assert made.code == whole.code is not None
     reads = [[each[1] for each in one if each[0] == "r"] for one in (events, seen)]
     assert reads[0] == [left_out + b"../other/c.h"]
     assert len(reads[1]) == 3
     assert not [each for each in events if each[1].startswith(left_out) and b"/../" not in each[1]]
+
+
+@pytest.mark.slow
+def test_compiles_after_a_mark_that_nobody_ends_are_recorded(tmp_path: Path, library: str) -> None:
+    """It is forgotten once 64 MiB of headers are kept for it, as for a library whose compiles fail."""
+    (tmp_path / "a.h").write_text("#define A 1\n")
+    source, search = '#include "a.h"\nextern "C" __global__ void k(int *x) { *x = A; }', Search((str(tmp_path),))
+    observe_source(source, search, library=library)
+    left = begin_observing()
+    for number in range(5):
+        (tmp_path / f"{number}.h").write_text("\n" * (14 << 20))
+        compile_source(f'#include "{number}.h"\n', search, library=library)
+    mark = begin_observing()
+    compile_source(source, search, library=library)
+
+    assert [os.fsdecode(each[1]) for each in mark.end() or [] if each[0] == "r"] == [str(tmp_path / "a.h")]
+    assert left.end() is None

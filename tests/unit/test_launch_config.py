@@ -12,6 +12,7 @@ import pytest
 from numba_kcache import launch as devices
 from numba_kcache.errors import LaunchConfigError, LaunchError
 from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, launch_shape, stream_handle, stream_identity
+from numba_kcache.launch.failures import launch_error
 from numba_kcache.launch.streams import StreamWaits
 from tests.support.launching import Driver
 
@@ -133,6 +134,7 @@ def test_order_is_made_with_events_on_the_device() -> None:
     waits.enqueue_wait(8, 9)
 
     assert driver.events == [("record", 7), ("wait", 9), ("record", 8), ("wait", 9)]
+    assert driver.created == 1
 
 
 def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +148,22 @@ def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) ->
         StreamWaits(driver).enqueue_wait(7, 9)
 
 
+@pytest.mark.parametrize(("name", "words"), [
+    ("INVALID_VALUE", "launch bounds"), ("NOT_INITIALIZED", "does not survive"), ("DEINITIALIZED", "shutting down"),
+    ("INVALID_CONTEXT", "make a device current"), ("NO_BINARY_FOR_GPU", "arch='auto'"),
+    ("INVALID_PTX", "the driver is older"), ("INVALID_HANDLE", "was destroyed"),
+    ("LAUNCH_OUT_OF_RESOURCES", "fewer registers"), ("CONTEXT_IS_DESTROYED", "loads the kernel again"),
+    ("COOPERATIVE_LAUNCH_TOO_LARGE", "max_cooperative_grid_blocks"), ("ILLEGAL_ADDRESS", "an earlier kernel failed"),
+    ("MISALIGNED_ADDRESS", "an earlier kernel failed"), ("LAUNCH_FAILED", "an earlier kernel failed"),
+    ("STREAM_CAPTURE_UNSUPPORTED", "that is being captured"), ("STREAM_CAPTURE_IMPLICIT", "legacy default stream"),
+])  # fmt: skip
+def test_hint_of_a_launch_that_fails_is_that_of_the_drivers_error(name: str, words: str) -> None:
+    """By the driver's name of its number."""
+    code = getattr(pytest.importorskip("cuda.bindings.driver").CUresult, f"CUDA_ERROR_{name}")
+
+    assert words in launch_error("saxpy", ((1, 1, 1), (1, 1, 1), 0), int(code)).hint
+
+
 def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
     """The graph waits for an event that is recorded outside; within one capture, and without one, the wait is as
     usual."""
@@ -156,12 +174,13 @@ def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
     kept = driver.events.copy()
     driver.capturing = {7, 9}
     waits.enqueue_wait(7, 9)
+    created = driver.created
     driver.capturing = set()
     waits.enqueue_wait(7, 9)
 
     assert kept == [("record", 7), ("external", 9)]
     assert driver.events[2:] == [("record", 7), ("wait", 9)] * 2
-    assert driver.created == 2, "the graph's event is not recorded again, the other one is"
+    assert created == driver.created == 2, "the graph's event is not recorded again, the other one is"
 
 
 def test_default_stream_cannot_be_waited_for_in_a_capture() -> None:

@@ -32,6 +32,7 @@ from numba_kcache.store import (
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.eviction import Limits, begin_pass
+from tests.support.compiling import in_python
 from tests.support.stores import (
     HOUR_S,
     Clock,
@@ -425,6 +426,29 @@ def test_a_pass_runs_once_a_day(root: Path) -> None:
     assert not dead.exists()
 
 
+ENDS = """
+import atexit, sys, threading
+from numba_kcache import store
+from tests.support.stores import Path, open_store
+begun, ended, over = threading.Event(), threading.Event(), []
+def hook(point):
+    if point == "eviction.walked":
+        begun.set()
+        over.append(ended.wait(10))
+store.hook = hook
+open_store(Path(sys.argv[1])).writer.limits.start()
+assert begun.wait(10)
+atexit.register(lambda: print(len(over)))
+"""
+
+
+def test_end_of_the_program_waits_for_no_pass(root: Path) -> None:
+    """A pass that hangs is left behind."""
+    open_store(root).put(entry_of(1))
+
+    assert in_python(ENDS, str(root)).split() == ["0"]
+
+
 def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
     """A file that was used or replaced after it was listed stays."""
     store = open_store(root, clock=Clock())
@@ -795,6 +819,21 @@ def test_removal_ends_the_pause_after_a_full_disk(root: Path, monkeypatch: pytes
     assert store.put(entry_of(1))
 
 
+def test_full_disk_starts_a_pass(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry for which there is no room has the leftovers of killed processes removed."""
+    store = open_store(root)
+    store.put(entry_of(1))
+    store.writer.limits.wait()
+    (dead := root / "v1" / DEAD).write_bytes(b"x")
+    monkeypatch.setattr(eviction, "STALE_S", -10)
+    monkeypatch.setattr(Limits, "shortage", lambda limits, size: "full")
+
+    assert not store.put(entry_of(2))
+    store.writer.limits.wait()
+
+    assert not dead.exists()
+
+
 @pytest.mark.parametrize("below", ["", "below/it"])
 def test_file_in_place_of_the_directory_is_not_used(root: Path, below: str) -> None:
     """HOME=/dev/null and its like: one kind of event, and the store works once the file is gone."""
@@ -882,6 +921,17 @@ def test_missing_folders_are_made_for_this_user_alone(root: Path, umask: int) ->
         os.umask(before)
 
     assert {path.stat().st_mode & 0o777 for path in (root, *root.rglob("*")) if path.is_dir()} == {0o700}
+
+
+def test_missing_folders_above_a_shared_directory_have_the_rights_of_the_umask(root: Path) -> None:
+    """Other members can reach it."""
+    before = os.umask(0o027)
+    try:
+        assert open_store(root / "team" / "numba_kcache", shared=True).put(entry_of(1))
+    finally:
+        os.umask(before)
+
+    assert (root / "team").stat().st_mode & 0o7777 == 0o750
 
 
 def test_link_to_another_disk_is_followed(root: Path) -> None:
