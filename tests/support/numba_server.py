@@ -29,7 +29,7 @@ import pytest
 from tests.support.fake_driver import build, environment
 
 _SERVER = """
-import atexit, contextlib, json, os, runpy, select, socket, sys, traceback, warnings
+import atexit, contextlib, gc, json, os, runpy, select, socket, sys, traceback, warnings
 warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
 is_filled = way not in ("early", "later")
@@ -92,6 +92,8 @@ def begin(connection):
     connection.close()
     os._exit(serve(*asked))
 
+gc.collect()
+gc.freeze()  # else each child walks, and so copies, all that was imported
 children = {}
 while run_ended not in (ready := select.select([listener, run_ended, *children], [], [])[0]):
     for each in children.keys() & ready:
