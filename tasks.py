@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin/python"
 EXTRAS = "numba,mlir,object-store,sign"
-PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
-"""One process more than cores, since some tests wait for locks and servers. Tests take from 1 ms to 10 s: with
+PARALLEL = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal")
+"""Two processes more than cores, since tests wait for children, locks and servers. Tests take from 1 ms to 10 s: with
 `worksteal` a process that has finished takes over tests of another."""
 
 

@@ -10,6 +10,7 @@ Method      The world is edited here, in a process that loads no compiler. The c
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import math
 import os
@@ -90,6 +91,8 @@ class Bench:
             self._is_warm = True
             self.forget_oracle()
             KINDS[kind].warm()
+            gc.collect()
+            gc.freeze()  # else each forked process walks, and so copies, all that was imported
 
     def cache(self, folder: Path) -> Path:
         """A cache in a folder: empty but for what is known of the toolkit."""

@@ -13,6 +13,7 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model import Target
+from tests.support import numba_server
 from tests.support.compiling import in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
@@ -169,7 +170,7 @@ def test_hit_looks_for_no_compiler_and_no_header_of_one(
         settings["NUMBA_KCACHE_TOOLCHAIN"] = "any"
     for _ in range(2):
         around = {**environment(build(), devices=(90,)), **settings}
-        said = in_python(WITHOUT_COMPILERS, str(warmed / "project"), *given, **around)
+        said = numba_server.output(["-c", WITHOUT_COMPILERS, str(warmed / "project"), *given], around, way="later")
 
         assert json.loads(said) == [[0, 2, 0], looked_for]
 

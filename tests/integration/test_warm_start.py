@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -90,14 +91,16 @@ TWO_FILES = ["records", "entries"]
 """The kinds of the files of the cache that are opened, in their order."""
 
 
-def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:
-    """Counts of a process with this kernel; the driver's events are in `folder/log`."""
+def start(folder: Path, kind: str, *, is_cold: bool = False, **settings: str) -> dict[str, Any]:
+    """Counts of a process with this kernel, forked from one with Numba if it is to compile; the driver's events are in
+    `folder/log`."""
     program = folder / "program.py"
     first, kernel = KERNELS.get(kind, INSTALLED)
     program.write_text(PROGRAM.format(first=first, kernel=kernel))
     (folder / "log").unlink(missing_ok=True)
     environ = environment(build(), log=folder / "log") | {"NUMBA_KCACHE_DIR": str(folder / "cache"), **settings}
-    counted: dict[str, Any] = json.loads(run(program, env=environ).stdout)
+    said = numba_server.output([str(program)], environ) if is_cold else run(program, env=environ).stdout
+    counted: dict[str, Any] = json.loads(said)
     return counted
 
 
@@ -106,7 +109,7 @@ def test_warm_start_opens_two_files_and_builds_nothing(tmp_path: Path, kind: str
     """The files are the entry, and the record of compilers that the key needs. No compiler library is mapped, and Numba
     imports nothing for the launch and makes no typing or target context: types come from the arguments, the key from
     the function's code."""
-    cold = start(tmp_path, kind)
+    cold = start(tmp_path, kind, is_cold=True)
     assert (cold["compiles"], cold["misses"], cold["hits"]) == (1, 1, 0)
     own = kind == "Numba, its dispatcher"  # what `cuda.jit` itself makes and loads is Numba's
 
@@ -121,7 +124,7 @@ def test_warm_start_opens_two_files_and_builds_nothing(tmp_path: Path, kind: str
 
 def test_installed_cache_opens_two_files_at_a_warm_start(tmp_path: Path) -> None:
     """A kernel with `cache=True` opens the same files as a `cached_kernel`."""
-    cold, warm = (start(tmp_path, "installed") for _ in range(2))
+    cold, warm = (start(tmp_path, "installed", is_cold=is_cold) for is_cold in (True, False))
 
     assert (cold["compiles"], cold["hits"]) == (1, 0)
     assert (warm["opened"], warm["compiles"], warm["hits"], warm["misses"]) == (TWO_FILES, 0, 1, 0)

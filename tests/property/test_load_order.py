@@ -15,10 +15,11 @@ from tests.support.fake_driver import build, environment, needs_fake_driver
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 PACKAGES = ("numba", "numba_cuda_mlir")
-LOCAL = "    own = cuda\n    x[0] = own{}(x[0])"
-STATES = {"compiled": ("later", 2), "loaded, reversed": ("later", 1), "imported": ("first", 2)}
-"""For each state the process that is forked: one with another hash seed, or one that has filled its registries. Every
-name by attribute is asked in each, from a local variable where the step is 1."""
+BOTH = "    x[0] = {0}(x[0])\n    own = cuda\n    x[0] = own{1}(x[0])"
+"""The body of a kernel that reads a name by attribute, and from a local variable."""
+
+STATES = {"compiled": "later", "loaded, reversed": "later", "imported": "first"}
+"""For each state the process that is forked: one with another hash seed, or one that has filled its registries."""
 
 
 def printed(program: str, package: str, state: str, directory: Path, given: str = "", way: str = "early") -> Any:
@@ -31,16 +32,15 @@ def printed(program: str, package: str, state: str, directory: Path, given: str 
 def test_every_device_function_has_one_key_in_any_process(tmp_path: Path, package: str) -> None:
     """Fresh, after another kernel was compiled, after it was loaded and in reversed order, with all of Numba imported.
 
-    A fresh process, and one that asks in reversed order after a load, read each name by attribute and from a local
-    variable, the others by attribute alone.
+    Each reads each name, by attribute and from a local variable.
     """
     names = printed(NAMES, package, "fresh", tmp_path)
-    texts = [text for name in names for text in (f"    x[0] = {name}(x[0])", LOCAL.format(name.removeprefix("cuda")))]
-    first = printed(KEYS, package, "fresh", tmp_path, json.dumps(texts))
+    texts = json.dumps([BOTH.format(name, name.removeprefix("cuda")) for name in names])
+    first = printed(KEYS, package, "fresh", tmp_path, texts)
 
-    assert sum(len(each) == 64 for each in first.values()) > 1000, "most names have a key"
-    for state, (way, step) in STATES.items():
-        found = printed(KEYS, package, state, tmp_path, json.dumps(texts[::step]), way)
+    assert sum(len(each) == 64 for each in first.values()) > max(600, 0.9 * len(names)), "most names have a key"
+    for state, way in STATES.items():
+        found = printed(KEYS, package, state, tmp_path, texts, way)
         assert [text for text in found if found[text] != first[text]] == [], state
 
 

@@ -7,7 +7,8 @@ Method      A server for each Numba, started on the fake driver, fills its regis
             A hit in another process is seen in a fork of a second server (`way="later"`), which has another hash seed
             and other addresses, has imported the Numba, and has filled no registry; one with `way="early"` is like it,
             with the hash seed of the first.
-            Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba.
+            Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba; one
+            (`of="cuda.compute"`) has imported cuda.compute alone.
             All processes of a run of tests share the servers, by a socket; they end with that run.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
@@ -29,7 +30,7 @@ import pytest
 from tests.support.fake_driver import build, environment
 
 _SERVER = """
-import atexit, contextlib, json, os, runpy, select, socket, sys, traceback, warnings
+import atexit, contextlib, gc, json, os, runpy, select, socket, sys, traceback, warnings
 warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
 is_filled = way not in ("early", "later")
@@ -40,7 +41,10 @@ if way == "stand-in" and of == "numba":
 elif way == "stand-in":
     from numba_kcache.mlir import cuda
     cuda.is_available
-if of == "numba":
+if of == "cuda.compute":
+    from cuda import compute
+    configs = ()
+elif of == "numba":
     import numba.core.config, numba.cuda.core.config
     from numba import cuda
     if is_filled:
@@ -58,10 +62,11 @@ def serve(arguments, env, folder):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    default = configs[-1].CUDA_DEFAULT_PTX_CC  # numba-cuda-mlir sets its own when it is imported
-    for each in configs:
-        each.reload_config()
-    configs[-1].CUDA_DEFAULT_PTX_CC = default
+    if configs:
+        default = configs[-1].CUDA_DEFAULT_PTX_CC  # numba-cuda-mlir sets its own when it is imported
+        for each in configs:
+            each.reload_config()
+        configs[-1].CUDA_DEFAULT_PTX_CC = default
     sys.argv = [arguments[0], *arguments[2 if arguments[0] == "-c" else 1:]]
     try:
         if arguments[0] == "-c":
@@ -92,6 +97,8 @@ def begin(connection):
     connection.close()
     os._exit(serve(*asked))
 
+gc.collect()
+gc.freeze()  # else each child walks, and so copies, all that was imported
 children = {}
 while run_ended not in (ready := select.select([listener, run_ended, *children], [], [])[0]):
     for each in children.keys() & ready:
@@ -139,7 +146,7 @@ def run(
 ) -> tuple[int, str]:
     """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
 
-    `of` names the Numba that it finds imported, "numba" or "mlir", and `way` the server. `given` is its input.
+    `of` names what it finds imported, "numba", "mlir" or "cuda.compute", and `way` the server. `given` is its input.
     """
     with _connected(of, way) as server:
         server.sendall(json.dumps([list(arguments), dict(env), os.getcwd(), given]).encode() + b"\n")

@@ -88,18 +88,23 @@ def test_server_that_lists_empty_pages_for_ever_is_given_up(monkeypatch: pytest.
 
 @contextlib.contextmanager
 def answering(reply: Callable[[bytes], bytes]) -> Iterator[str]:
-    """A server that answers each command by a function of its bytes; yields where it is."""
+    """A server that answers each command by a function of its bytes; yields where it is. At its end its clients find
+    their connections closed: one that was given up would ask on until the run of tests ends."""
+    clients: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def work() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    client = server.accept()[0]
+                    clients.append(client := server.accept()[0])
                     while data := client.recv(1 << 16):
                         client.sendall(reply(data))
 
         threading.Thread(target=work, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
+    for each in clients:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 SECRETS = {"password": "codswallop", "first word": "OOMPH", "a code": "ERR"}
