@@ -354,7 +354,9 @@ def _elsewhere(versions: Any) -> str:
         module = name.replace("-", "_")
         _, root = PACKAGES.get(name, ("", module))
         folder = next((each for each in import_path() if os.path.isdir(os.path.join(each, root))), "")
-        is_whole = folder in installed and os.path.isdir(os.path.join(folder, f"{module}-{version}.dist-info"))
+        is_whole = folder in installed and os.path.isdir(
+            os.path.join(folder, f"{module}-{str(version).partition(' ')[0]}.dist-info")
+        )
         if (folder or version) and not is_whole:
             return f"{name} in {folder} counts by its files, not by a version"
     return ""
