@@ -54,9 +54,9 @@ def find_installed(distribution: str) -> tuple[str, str | None]:
 def _build(metadata: str) -> str:
     """Tell builds of one version apart by the digests that the installer noted of files of Python: a repository
     has many between two releases. Compiled files differ between interpreters and processors, and do not count."""
-    with contextlib.suppress(OSError), open(metadata.removesuffix("METADATA") + "RECORD", encoding="utf-8") as file:
-        lines = sorted(line for line in file if ".py,sha256=" in line and not line.startswith(".."))
-        return f" sha256:{sha256(''.join(lines).encode()).hexdigest()}"
+    with contextlib.suppress(OSError), open(metadata.removesuffix("METADATA") + "RECORD", "rb") as file:
+        lines = sorted(line for line in file if b".py,sha256=" in line)
+        return f" sha256:{sha256(b''.join(lines)).hexdigest()}"
     return ""
 
 

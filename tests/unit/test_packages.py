@@ -42,7 +42,7 @@ def test_builds_of_one_version_differ_by_their_python_files(tmp_path: Path, monk
     for lines in (
         ["d/a.py,sha256=A,1", "d/b.py,sha256=B,1"],
         ["d/b.py,sha256=B,1", "d/c.so,sha256=C,1", "d/a.py,sha256=A,1", "dist-3.dist-info/INSTALLER,sha256=D,1"],
-        ["../../../bin/tool.py,sha256=E,1", "d/__pycache__/a.pyc,,", "d/a.py,sha256=A,1", "d/b.py,sha256=B,1"],
+        ["../../../bin/tool,sha256=E,1", "d/__pycache__/a.pyc,,", "d/a.py,sha256=A,1", "d/b.py,sha256=B,1"],
         ["d/a.py,sha256=A,1", "d/b.py,sha256=F,1"],
     ):
         (folder / "RECORD").write_text("\n".join([*lines, ""]))

@@ -410,9 +410,9 @@ class CallableKernel(Kernel, Standing):
 
     _definition: Any
 
-    @functools.cached_property
     def _stands_for(self) -> Any:
-        return DeviceFunction(self._home, self._definition.thing, self._definition.given)._stands_for
+        made = DeviceFunction(self._home, self._definition.thing, self._definition.given)
+        return vars(self).setdefault("_as_device", made)._stands_for()
 
     _home: Any = property(lambda self: self._definition.home)
 
