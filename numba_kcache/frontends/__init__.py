@@ -1210,18 +1210,8 @@ class Kernel(Launches):
 
     def _to_send(self) -> Any:
         """An object that unpickles as this kernel in another process, without importing the file that defines it."""
-        named, definition = self._by_name(), self._definition
-        is_found = named is self or named is definition.thing
-        if definition.is_sent_by_name and self.__module__ != "__main__" and is_found:
-            return self
-        return _Sent(self)
-
-    def _by_name(self) -> Any:
-        """The object that the kernel's module has under the kernel's qualified name."""
-        found: Any = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return found
+        # one that no module has pickles by value
+        return self if self._definition.is_sent_by_name else type(self)(self._definition)
 
     def __repr__(self) -> str:
         name, label, compiled = self.__name__, self._label, self._kernel_at_hand()
@@ -1256,7 +1246,16 @@ class Kernel(Launches):
         return None
 
     def __reduce__(self) -> Any:
-        return self.__qualname__ if self._by_name() is self else (Kernel, (self._definition,))
+        return self.__qualname__ if found_by_name(self) is self else (type(self), (self._definition.by_value(),))
+
+
+def found_by_name(value: Any) -> Any:
+    """The object that any process finds under a value's module and qualified name; None in `__main__`, which is another
+    program in the workers of dask."""
+    found: Any = None if value.__module__ == "__main__" else sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _is_fixed(value: Any) -> bool:
@@ -1270,16 +1269,6 @@ def _is_fixed(value: Any) -> bool:
         or hasattr(kind, "__members__")
         or (kind.__module__ == "numpy" and kind.__hash__ is not None)
     )
-
-
-class _Sent:
-    """An object whose pickle is that of a kernel with this definition."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._made = type(kernel), (kernel._definition.by_value(),)
-
-    def __reduce__(self) -> Any:
-        return self._made
 
 
 def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:

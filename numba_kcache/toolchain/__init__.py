@@ -47,14 +47,13 @@ class Record(NamedTuple):
     Args:
         watch: The identities, when it was made, of what changes if compilers may be found elsewhere: the folders of
             installed packages and of the loader, the roots of toolkits.
-        libraries: Path, build and identity (`file_identities`) of each library's file.
-        versions: Version, folder and metadata's file of each distribution, and that file's identity.
+        files: Path, build and identity (`file_identities`) of each library, and of the metadata of each distribution;
+            the build of that is a version, or None if it is not installed.
         folders: Lists of header folders; under "" those of the toolkit.
     """
 
     watch: list[list[int]]
-    libraries: dict[str, list[Any]]
-    versions: dict[str, list[Any]]
+    files: dict[str, list[Any]]
     folders: dict[str, list[str]]
 
 
@@ -103,7 +102,7 @@ class Toolchain:
         self.after_fork()
         self._name, self._folders, self._watched = "", tuple[str, ...](), list[str]()
         self._record: Record | None = None
-        self._contents = dict[str, str]()
+        self._imported = dict[str, str]()
 
     def peeking(self, load: Callable[[str], Any]) -> Toolchain:
         """The same, but records are read by `load`, and none is saved."""
@@ -120,29 +119,20 @@ class Toolchain:
         Without `looks` nothing is searched for: the result is None if any of them is not on record."""
         with self._lock:
             record = self._remembered(is_checked=True)
-            rows = [record.libraries.get(name) for name in libraries]
+            names = (*libraries, *distributions)
+            rows = [record.files.get(name) for name in names]
             found = file_identities([row[0] if row else None for row in rows])
-            builds: dict[str, str | None] = {}
-            versions: dict[str, str | None] = {}
-            for name, row, identity in zip(libraries, rows, found, strict=True):
-                if row and row[2:] == identity and name not in called:
-                    builds[name] = row[1]
-                elif looks or name in called:
-                    library = self._library(name, row)
-                    builds[name] = library.build if library else None
+            identified: dict[str, str | None] = {}
+            for name, row, identity in zip(names, rows, found, strict=True):
+                if not row or row[2:] != identity or name in called:
+                    if not (looks or name in called):
+                        return None
+                    row = self._library(name, row) if name in libraries else self._installed(name)
+                if row and name not in libraries and sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
+                    identified[name] = self._imported_version(name, row)
                 else:
-                    return None
-            for name in distributions:
-                row = record.versions.get(name)
-                if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
-                    versions[name] = self._imported(name)
-                elif row and (row[1] in self._folders or [row[3:]] == file_identities([row[2]])):
-                    versions[name] = row[0]  # an installer that replaces it changes the folder, which is watched
-                elif looks:
-                    versions[name] = self.version(name)
-                else:
-                    return None
-            return builds, versions
+                    identified[name] = row[1] if row else None
+            return {name: identified[name] for name in libraries}, {name: identified[name] for name in distributions}
 
     def settle(self) -> None:
         """Save what was found since the last call."""
@@ -160,9 +150,10 @@ class Toolchain:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
         links, as `"numba.cuda:cudadevrt"`; None if it is absent."""
         with self._lock:
-            return self._library(name, self._remembered(is_checked=True).libraries.get(name))
+            found = self._library(name, self._remembered(is_checked=True).files.get(name))
+            return Library(name, found[0], found[1]) if found else None
 
-    def _library(self, name: str, row: list[Any] | None) -> Library | None:
+    def _library(self, name: str, row: list[Any] | None) -> list[Any] | None:
         from .locating import build_of, locate
 
         if name in called:
@@ -170,48 +161,48 @@ class Toolchain:
 
             ran = loaded_library(name)
             if ran is not None:
-                return Library(name, *ran)
+                return [*ran]
         path = row[0] if row and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
         if not path or not identity:
             return None
         if not row or row[0] != path or row[2:] != identity:
             row = [path, build_of(path), *identity]
-            self._keep("libraries", name, row)
-        return Library(name, path, row[1])
+            self._keep("files", name, row)
+        return row
 
     def version(self, distribution: str) -> str | None:
-        """Return the version of a distribution: the imported one, else the installed one; None if absent."""
-        with self._lock:
-            self._remembered()
-            if sys.modules.get(PACKAGES.get(distribution, (distribution,))[0]) is not None:
-                return self._imported(distribution)
-            from .packages import find_installed
+        """Return version and build of a distribution: the imported one, else the installed one; None if absent."""
+        found = self.identify((), (distribution,))
+        return found and found[1][distribution]
 
-            found = find_installed(distribution)
-            (identity,) = file_identities([found.metadata])
-            self._keep("versions", distribution, [*found, *identity])
-            return found.version
+    def _installed(self, distribution: str) -> list[Any]:
+        from .packages import find_installed
 
-    def _imported(self, distribution: str) -> str:
+        path, version = find_installed(distribution)
+        row = [path, version, *file_identities([path])[0]]
+        self._keep("files", distribution, row)
+        return row
+
+    def _imported_version(self, distribution: str, row: list[Any]) -> str:
+        """The version on record, or the content of what was imported from elsewhere; it stays the same."""
+        if distribution in self._imported:
+            return self._imported[distribution]
         module, root = PACKAGES.get(distribution, (distribution, distribution))
         path, inside = getattr(sys.modules[module], "__file__", None) or "", os.sep + root.replace("/", os.sep) + os.sep
         folder, is_there, _rest = path.rpartition(inside)
         marked = sys.modules.get(root.replace("/", "."))
         is_its = bool(is_there) and str(getattr(marked, "__file__", "")).startswith(folder + inside)
         version = getattr(marked, "__version__", None) if is_its else None
-        if type(version) is str and folder in self._folders:
-            if version.replace(".", "").isdigit():
-                return version
-            from .packages import normal_version
-
-            return normal_version(version)
-        package = (folder + inside)[:-1] if is_there else os.path.dirname(path)
-        if package not in self._contents:
+        known, is_known = str(row[1]), folder in self._folders and os.path.dirname(os.path.dirname(row[0])) == folder
+        is_known = is_known and row[6:] < [_BEGAN_NS]  # what was installed later may have replaced what was imported
+        if not is_known or known.split(" ")[0].replace(".", "") != str(version).replace(".", ""):
             from .packages import imported_digest
 
-            self._contents[package] = imported_digest(package, _BEGAN_NS)
-        return f"{version} {self._contents[package]}"
+            package = (folder + inside)[:-1] if is_there else os.path.dirname(path)
+            known = f"{version} {imported_digest(package, _BEGAN_NS)}"
+        self._imported[distribution] = known
+        return known
 
     def include_dirs(self) -> tuple[str, ...]:
         """List the toolkit's own header folders, CCCL's first; empty if no headers are installed."""
@@ -260,12 +251,12 @@ class Toolchain:
                     self._watched.append(f"{text}/conda-meta")
                 elif name != "PYTHONPATH":  # the folders of the loader, and toolkits, whose paths are mostly links
                     self._watched += filter(os.path.isabs, text.split(os.pathsep))
-            record = _sound_record(self.load(self._name)) or Record([], {}, {}, {})
+            record = _sound_record(self.load(self._name)) or Record([], {}, {})
         elif not is_checked:
             return record
         watched = file_identities(self._watched)
         if record.watch != watched:
-            record = Record(watched, {}, {}, {})
+            record = Record(watched, {}, {})
         self._record = record
         return record
 
@@ -291,9 +282,8 @@ def _sound_record(stored: dict[str, Any] | None) -> Record | None:
     """Make a record of a stored value; None if it does not have the shape of one: it may be forged."""
     try:
         record = Record(**stored or {})
-        lists = [record.watch, *record.libraries.values(), *record.versions.values(), *record.folders.values()]
-        texts = [text for row in record.libraries.values() for text in (row[0], row[1])]
-        texts += [text for row in record.versions.values() for text in (row[0] or "", row[1], row[2])]
+        lists = [record.watch, *record.files.values(), *record.folders.values()]
+        texts = [text for row in record.files.values() for text in (row[0], row[1] or "")]
         texts += [text for row in record.folders.values() for text in row]
         is_sound = all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
         return record if is_sound else None

@@ -1,23 +1,23 @@
 """Find the version of a Python distribution: in its metadata, or by its content if the metadata cannot be trusted.
 
-Promise     A package imported from a folder that no installer wrote (an editable install, a checkout on `PYTHONPATH`)
+Promise     Two builds of one version differ, if their files of Python do.
+            A package imported from a folder that no installer wrote (an editable install, a checkout on `PYTHONPATH`)
             is identified by the content of its files, without folders of tests while no test is imported. If a file
             changed since this process began, the imported content is unknown, and the identity is random: no other
             process has the same.
 Not here    Which modules are imported, and the record of the versions found (Toolchain).
-Source      PyPA, "Recording installed projects": a `.dist-info` folder is beside the package that it describes.
+Source      PyPA, "Recording installed projects": a `.dist-info` folder is beside the package that it describes, and has
+            in RECORD the digest of each file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 
 from ..keys import Plain, digest_of, sha256
-from ..model import NamedTuple
 from ..settings import import_path
 from .locating import build_of
 
@@ -29,17 +29,13 @@ _FORKED = 0x40
 _NEVER_RUN = (".pyi", ".pxd", ".pyx")  # for type checkers and Cython
 
 
-class Installed(NamedTuple):
-    """A distribution by its metadata: version (None if it is not installed), folder, and the metadata's file."""
-
-    version: str | None
-    folder: str = ""
-    metadata: str = ""
-
-
-def find_installed(distribution: str) -> Installed:
+def find_installed(distribution: str) -> tuple[str, str | None]:
     """Find a distribution on `sys.path` by its `.dist-info`, as an import would find it; those that only
-    importlib.metadata knows (eggs, archives) count by what is imported. Its import takes 15 ms."""
+    importlib.metadata knows (eggs, archives) count by what is imported. Its import takes 15 ms.
+
+    Returns:
+        The file with its version, in a folder beside it, and version and build; None for an absent one.
+    """
     for folder in import_path():
         names = list[str]()
         with contextlib.suppress(OSError):
@@ -51,20 +47,22 @@ def find_installed(distribution: str) -> Installed:
                     for line in file:
                         field, _, value = line.partition(":")
                         if field.lower() == "version":
-                            return Installed(normal_version(value.strip()), folder, path)
-    return Installed(None)
+                            return path, value.strip() + _build(path)
+    return "", None
+
+
+def _build(metadata: str) -> str:
+    """Tell builds of one version apart by the digests that the installer noted of files of Python: a repository
+    has many between two releases. Compiled files differ between interpreters and processors, and do not count."""
+    with contextlib.suppress(OSError), open(metadata.removesuffix("METADATA") + "RECORD", "rb") as file:
+        lines = sorted(line for line in file if b".py,sha256=" in line)
+        return f" sha256:{sha256(b''.join(lines)).hexdigest()}"
+    return ""
 
 
 def _normal(name: str) -> str:
     """The one spelling of a distribution's name (PEP 503)."""
     return name.replace("_", "-").replace(".", "-").lower()
-
-
-def normal_version(version: str) -> str:
-    """Spell a version in one way: a module calls "1.0dev3+g1.d2" what its metadata calls "1.0.dev3+g1.d2"."""
-    if version.replace(".", "").isdigit():  # most are: to compile the pattern takes a millisecond
-        return version
-    return re.sub(r"[-_.]*(?=[a-z])", "", version.strip().lower())
 
 
 def imported_digest(package: str, running_at_ns: int) -> str:

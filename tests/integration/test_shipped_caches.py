@@ -77,7 +77,7 @@ def absent(what, answer):
     return look
 locating.locate = absent("library", None)
 toolchain.installed_include_dirs = absent("headers", [])
-packages.find_installed = absent("version", packages.Installed(None))
+packages.find_installed = absent("version", ("", None))
 sys.addaudithook(lambda event, given: event == "subprocess.Popen" and looked_for.append(str(given[0])))
 import numba_kcache
 if sys.argv[2:]:

@@ -313,6 +313,17 @@ def test_device_functions_in_tuples_are_compiled(tmp_path: Path, kind: str) -> N
     assert cold["keys"] == warm["keys"] == real["keys"]
 
 
+@pytest.mark.parametrize("real", [{}, {"REAL": "1"}])
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_kernel_of_main_is_pickled_by_value(tmp_path: Path, kind: str, real: dict[str, str]) -> None:
+    """`__main__` is another program in workers of dask and joblib: what the kernel calls and the stand-in go along."""
+    env = {"KIND": kind, "PICKLED": str(tmp_path / "kernel"), **real}
+
+    _, sent = (said(programs.PICKLED, tmp_path / "cache", **env) for _ in range(2))
+
+    assert (sent["hits"], sent["misses"]) == (1, 0)
+
+
 def test_function_of_python_that_was_replaced_is_not_registered_in_place_of_another(tmp_path: Path) -> None:
     """Numba registers code by Python's functions: it sees those that were there when the stand-in was imported."""
     found = [

@@ -14,6 +14,7 @@ from numba_kcache.model import choose_for_device, ptx_target, read_arch
 def definition_of(kernel: Any) -> Any:
     """The definition in the pickle of a kernel or module, also for one that `pickle` would store by its name."""
     _made, (found,) = (CachedModule if isinstance(kernel, CachedModule) else Kernel).__reduce__(kernel)
+    found = getattr(found, "definition", found)  # of a Python function, it is in a wrapper that pickles it by value
     assert isinstance(found, Definition)
     return found
 

@@ -715,3 +715,34 @@ assert cuda.random.uint64_to_unit_float32
     + END
 )
 """Functions of host and device from a module in `cuda`, which is imported by itself; with `FIRST=1` after `numba`."""
+
+PICKLED = (
+    START
+    + """
+import cloudpickle
+path = os.environ["PICKLED"]
+if os.path.exists(path):
+    with open(path, "rb") as file:
+        kernel = cloudpickle.load(file)
+else:
+    @cuda.jit(device=True)
+    def helper(x):
+        return x * cuda.float32(2)
+
+    @cuda.jit
+    def scaled(x):
+        x[0] = x[0] * 3
+
+    @jit
+    def kernel(x):
+        scaled(x)
+        x[cuda.grid(1)] = cuda.libdevice.sqrtf(helper(x[0]))
+
+    with open(path, "wb") as file:
+        cloudpickle.dump(kernel, file)
+kernel[1, 64](Memory())
+KERNELS = [kernel]
+"""
+    + END
+)
+"""The first process pickles a kernel of its `__main__` by value, as dask and joblib do; the next ones launch that."""

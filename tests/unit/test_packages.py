@@ -11,22 +11,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.toolchain import packages
-from numba_kcache.toolchain.packages import Installed, find_installed, imported_digest, normal_version
-
-
-@pytest.mark.parametrize(
-    ("module", "metadata"),
-    [("1.2.3", "1.2.3"), ("1.0dev3+g1.d2", "1.0.dev3+g1.d2"), ("2.0RC1", "2.0rc1"), ("1.0-post1", "1.0.post1")],
-)
-def test_spellings_of_a_version_are_one(module: str, metadata: str) -> None:
-    """The version that a module gives and the one that its installer wrote may differ in dots and case."""
-    assert normal_version(module) == normal_version(metadata)
-
-
-@pytest.mark.parametrize(("one", "other"), [("1.10", "11.0"), ("1.0dev1", "1.0dev11"), ("1.0+a1.1", "1.0+a11")])
-def test_versions_that_differ_are_not_one(one: str, other: str) -> None:
-    """Dots between numbers count."""
-    assert normal_version(one) != normal_version(other)
+from numba_kcache.toolchain.packages import find_installed, imported_digest
 
 
 def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +28,30 @@ def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "path", [str(tmp_path / each) for each in ("none", "a", "b", "c")])
 
     metadata = tmp_path / "b" / "My.Dist-2.dist-info" / "METADATA"
-    assert find_installed("my-dist") == Installed("2.0", str(tmp_path / "b"), str(metadata))
-    assert find_installed("other-dist") == Installed(None)
+    assert find_installed("my-dist") == (str(metadata), "2.0")
+    assert find_installed("other-dist") == ("", None)
+
+
+def test_builds_of_one_version_differ_by_their_python_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the installer noted of files of Python counts; order, scripts, metadata and compiled files do not."""
+    folder = tmp_path / "dist-3.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Version: 3\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = []
+    for lines in (
+        ["d/a.py,sha256=A,1", "d/b.py,sha256=B,1"],
+        ["d/b.py,sha256=B,1", "d/c.so,sha256=C,1", "d/a.py,sha256=A,1", "dist-3.dist-info/INSTALLER,sha256=D,1"],
+        ["../../../bin/tool,sha256=E,1", "d/__pycache__/a.pyc,,", "d/a.py,sha256=A,1", "d/b.py,sha256=B,1"],
+        ["d/a.py,sha256=A,1", "d/b.py,sha256=F,1"],
+    ):
+        (folder / "RECORD").write_text("\n".join([*lines, ""]))
+        found.append(find_installed("dist")[1])
+    (folder / "RECORD").unlink()
+
+    assert found[0] == found[1] == found[2] != found[3]
+    assert str(found[0]).startswith("3 sha256:")
+    assert find_installed("dist")[1] == "3"
 
 
 def identity_of(package: Path) -> str:

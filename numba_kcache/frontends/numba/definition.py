@@ -525,11 +525,11 @@ class ByValue:
     """A picklable object that unpickles as a definition, without importing the function's file."""
 
     def __init__(self, definition: PythonDefinition) -> None:
-        self._definition = definition
+        self.definition = definition
 
     def __reduce__(self) -> Any:
-        of, home = type(self._definition), f"{self._definition.flavour.home}.serialize"
-        return _load, (of, home, bytes(import_module(home).dumps(self._definition.thing)), self._definition.options)
+        of, home = type(self.definition), f"{self.definition.flavour.home}.serialize"
+        return _load, (of, home, bytes(import_module(home).dumps(self.definition.thing)), self.definition.options)
 
 
 def _load(of: type[PythonDefinition], home: str, function: bytes, options: Mapping[str, Any]) -> PythonDefinition:

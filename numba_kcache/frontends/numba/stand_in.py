@@ -36,7 +36,7 @@ from ...model import NO_TARGET, NamedTuple
 from ...settings import import_path, toolchain_surroundings, variables
 from ...store import parse_object
 from ...toolchain import PACKAGES
-from .. import Kernel
+from .. import Kernel, found_by_name
 from . import code_variables
 from .definition import OWN_OPTIONS
 from .fingerprint import ABSENT, real_of, unreplaced
@@ -233,6 +233,9 @@ class StandInModule(Standing, ModuleType):
     def __dir__(self) -> list[str]:
         return dir(self._stands_for())
 
+    def __reduce__(self) -> Any:
+        return import_module, (self.__name__,)
+
 
 class Importer:
     """Imports a module in a stand-in, `numba_kcache.cuda.libdevice`: it is in no file, and most programs use none."""
@@ -354,7 +357,8 @@ def _elsewhere(versions: Any) -> str:
         module = name.replace("-", "_")
         _, root = PACKAGES.get(name, ("", module))
         folder = next((each for each in import_path() if os.path.isdir(os.path.join(each, root))), "")
-        is_whole = folder in installed and os.path.isdir(os.path.join(folder, f"{module}-{version}.dist-info"))
+        metadata = f"{module}-{str(version).partition(' ')[0]}.dist-info"
+        is_whole = folder in installed and os.path.isdir(os.path.join(folder, metadata))
         if (folder or version) and not is_whole:
             return f"{name} in {folder} counts by its files, not by a version"
     return ""
@@ -392,11 +396,25 @@ class DeviceFunction(Standing):
         return self._stands_for()(*args)
 
     def __reduce__(self) -> Any:
-        return self.__qualname__
+        if found_by_name(self) is self:
+            return self.__qualname__
+        return _device_function, (self._home.kind, self.py_func, self._given, self._signatures)
+
+
+def _device_function(kind: str, *described: Any) -> DeviceFunction:
+    return DeviceFunction(HOMES[kind], *described)
 
 
 class CallableKernel(Kernel, Standing):
     """A kernel under a stand-in's `jit`; in another kernel, Numba takes it for a device function."""
+
+    _definition: Any
+
+    def _stands_for(self) -> Any:
+        made = DeviceFunction(self._home, self._definition.thing, self._definition.given)
+        return vars(self).setdefault("_as_device", made)._stands_for()
+
+    _home: Any = property(lambda self: self._definition.home)
 
 
 def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: bool = False, **given: Any) -> Any:
@@ -414,8 +432,7 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
             return DeviceFunction(home, function, {**given, "device": True}, signatures)
         if signatures is None:
             kernel = make_kernel(function, kind=home.kind, **given)
-            kernel.__class__, kernel._home = CallableKernel, home
-            kernel._stands_for = DeviceFunction(home, function, kernel._definition.given)._stands_for
+            kernel.__class__ = CallableKernel
             return kernel
         options = dict(given)
         own = {name: options.pop(name) for name in given.keys() & OWN_OPTIONS}
