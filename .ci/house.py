@@ -164,13 +164,12 @@ class House:
         return [found._replace(when=when) for path, node, when in nodes for found in self._imports_in(path, node)]
 
     def _imports_in(self, path: Path, node: ast.AST) -> Iterator[Import]:
-        here = ["numba_kcache", *path.relative_to(self.package).with_suffix("").parts]
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if (module := self._module_named(alias.name)) is not None:
                     yield Import(path, node.lineno, module, "", alias.asname or alias.name)
         elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level] if node.level else []
+            base = self._above(path, node.level) if node.level else []
             home = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 if (module := self._module_named(f"{home}.{alias.name}")) is not None:
@@ -183,9 +182,13 @@ class House:
         elif isinstance(node, ast.Call) and dotted(node.func).endswith("import_module") and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and str(first.value).startswith("."):
-                base = here[: len(here) - (len(first.value) - len(first.value.lstrip(".")))]
+                base = self._above(path, len(first.value) - len(first.value.lstrip(".")))
                 if (module := self._module_named(".".join([*base, first.value.lstrip(".")]))) is not None:
                     yield Import(path, node.lineno, module, "", "")
+
+    def _above(self, path: Path, level: int) -> list[str]:
+        """The parts of the name of the package that is this many levels above a file."""
+        return ["numba_kcache", *path.relative_to(self.package).with_suffix("").parts][:-level]
 
     def _module_named(self, dotted_name: str) -> str | None:
         """The name without the package's, if it is a module of this package; otherwise None."""

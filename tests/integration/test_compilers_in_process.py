@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import fake_driver, numba_server
 from tests.support.compiling import in_python
 from tests.support.nvrtc_copies import IGNORED, copy_of, with_runpath
 
@@ -210,10 +211,17 @@ def program(tmp_path: Path) -> Path:
 
 
 def run_numba(program: Path, before: str = "", after: str = "", **variables: str) -> tuple[str, int, int]:
-    """Run the program with the Numba kernel; return (key, compiles, hits)."""
+    """Run the program with the Numba kernel, in a fork of a process with the installed Numba if nothing else is to be
+    imported; return (key, compiles, hits)."""
     code = NUMBA_PROGRAM.format(before=before, after=after, folder=str(program))
-    cache = str(program.parent / "cache")
-    key, compiles, hits = json.loads(in_python(code, NUMBA_KCACHE_DIR=cache, **variables))
+    cache = program.parent / "cache"
+    variables["NUMBA_KCACHE_DIR"] = str(cache)
+    if before or after:
+        said = in_python(code, **variables)
+    else:
+        env = {**fake_driver.environment(fake_driver.build()), **variables}
+        said = numba_server.output(["-c", code], env, way="later" if cache.exists() else "first")
+    key, compiles, hits = json.loads(said)
     return key, compiles, hits
 
 

@@ -20,6 +20,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
+from tests.support import numba_server
 from tests.support.fake_driver import ROOT, build, environment, needs_fake_driver, read_log, run
 
 pytestmark = [pytest.mark.lane, pytest.mark.slow]
@@ -52,11 +53,13 @@ def imported():
 """
 
 
-def child(tmp_path: Path, script: str, *events: str, **more: str) -> Any:
-    """Run a child on the fake driver; its output, and the driver's events of these kinds."""
+def child(tmp_path: Path, script: str, *events: str, of: str = "", **more: str) -> Any:
+    """Run a child on the fake driver, forked from a process with a Numba if `of` names one. Returns its output, and the
+    driver's events of these kinds."""
     log = tmp_path / "log"
     env = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), **more}
-    return run(HEAD + script, env=env).stdout, read_log(log, *events)
+    said = numba_server.output(["-c", HEAD + script], env, of) if of else run(HEAD + script, env=env).stdout
+    return said, read_log(log, *events)
 
 
 # -- CUDA C++, in every lane -----------------------------------------------------------------------------------
@@ -193,16 +196,17 @@ def test_everything_compiles_ahead_without_device(tmp_path: Path) -> None:
     these."""
     cache = KernelCache(tmp_path / "cache")
     source = r"""
-    #include <cuda_fp16.h>
     #include <cuda/std/array>
-    template <class T> __global__ void fill(T *x, T value) { x[threadIdx.x] = value; }
     extern "C" __device__ float twice(float);
     extern "C" __global__ void k(float *x) { cuda::std::array<float, 1> y{twice(x[0])}; x[0] = y[0]; }"""
+    template = """
+    #include <cuda_fp16.h>
+    template <class T> __global__ void fill(T *x, T value) { x[threadIdx.x] = value; }"""
     linked = tmp_path / "twice.cu"
     linked.write_text('extern "C" __device__ float twice(float x) { return 2 * x; }')
 
     cached_kernel(source, name="k", link=[linked], lto=True, cache=cache).compile("sm_90")
-    cached_kernel(source.replace("twice(x[0])", "x[0]"), name="fill<double>", cache=cache).compile(["sm_80", "sm_90"])
+    cached_kernel(template, name="fill<double>", cache=cache).compile(["sm_80", "sm_90"])
     cache.export_bundle(tmp_path / "all.kcache")
     other = KernelCache(tmp_path / "other")
     other.import_bundle(tmp_path / "all.kcache")
@@ -337,7 +341,7 @@ for _ in range(12):
     cached_kernel(SAXPY)[1, 32](2.0, array, array, 0)
 print(type(table.symbol("t")) is type(array), info("process").misses, "numba_cuda_mlir" in sys.modules)
 """
-    said = [child(tmp_path, script, "launch") for _ in range(2)]
+    said = [child(tmp_path, script, "launch", of=of) for of in ("numba", "")]
 
     assert [each for each, _ in said] == ["True 3 False\n", "True 0 False\n"]
     assert [each["result"] for each in said[1][1]] == [0] * 48
@@ -508,7 +512,7 @@ def test_mlir_alone_has_the_newest_numpy() -> None:
 def test_both_numbas_work_in_one_process(tmp_path: Path) -> None:
     """Kernels of numba-cuda and CUDA C++ on arrays of both, whichever was imported first."""
     first, second = "from numba import cuda", "from numba_cuda_mlir import cuda as mlir"
-    for lines in ((first, second), (second, first)):
+    for of, lines in (("numba", (first, second)), ("mlir", (second, first))):
         script = f"""
 import numpy as np
 {lines[0]}
@@ -521,7 +525,7 @@ for _ in range(12):
     cached_kernel(SAXPY)[1, 32](2.0, ours, theirs, 0)
     scale[1, 1](ours, np.float32(2))
 """
-        child(tmp_path, script)
+        child(tmp_path, script, of=of)
     launches = read_log(tmp_path / "log", "launch")
 
     assert [each["result"] for each in launches] == [0] * 48

@@ -6,19 +6,19 @@ another text with its next version, and the page keeps what it has of that.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.compiling import ROOT
-from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.fake_driver import build, environment, needs_fake_driver, run
 from tests.support.mistakes import MISTAKES, PRELUDE
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -58,9 +58,13 @@ def answered(group: str) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         env = environment(build(), devices=() if group == "no driver" else (90,))
         env |= {"NUMBA_KCACHE_DIR": f"{folder}/cache", "COLUMNS": "400", "NO_COLOR": "1"}
-        words = [sys.executable, "-m", "tests.support.mistakes", group]
-        done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=True)
-        found: list[dict[str, str]] = json.loads(done.stdout)
+        if group == "no driver":  # nor is Numba there
+            said = run(["-m", "tests.support.mistakes", group], env=env, cwd=Path(folder)).stdout
+        else:
+            module = "import runpy; runpy.run_module('tests.support.mistakes', run_name='__main__')"
+            with contextlib.chdir(folder):
+                said = numba_server.output(["-c", module, group], env)
+        found: list[dict[str, str]] = json.loads(said.splitlines()[-1])
         return [{name: neutral(text, folder) for name, text in each.items()} for each in found]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -27,11 +28,16 @@ def said(ask):
 
 
 def seen(tmp_path: Path, script: str, *events: str) -> Any:
-    """Lines that the child printed, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds. One that imports a Numba is forked from a
+    process that has done so."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
-    done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log))
-    return done.stdout.splitlines(), read_log(log, *events)
+    words, env = ["-c", HEAD + script, str(tmp_path / "cache")], environment(build(), log=log)
+    if "import cuda" in script:
+        said = numba_server.output(words, env, "mlir" if "numba_cuda_mlir" in script else "numba")
+    else:
+        said = run(words, env=env).stdout
+    return said.splitlines(), read_log(log, *events)
 
 
 def test_source_kernel_takes_arguments_by_name(tmp_path: Path) -> None:

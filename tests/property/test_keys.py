@@ -478,12 +478,12 @@ def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -
     """Hash seed, working directory, locale, import order, optimisation flag and time zone have no part in a key."""
     here = " ".join(key_of(request_of(**case)) for name, case in CASES.items() if name != "lines")
 
-    for seed, locale, cwd, imports in (
-        ("0", "C", "/", ""),
-        ("77", "tr_TR.UTF-8", str(tmp_path), "import numba.cuda, numpy.ma, numba_kcache.doctor\n"),
-        ("random", "de_DE", str(ROOT), "import numba_kcache.module, numba_kcache.cache, cuda.bindings.nvrtc\n"),
-    ):
-        varied = {"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONOPTIMIZE": "1", "TZ": "Asia/Tokyo"}
+    for seed, locale, cwd, optimised, imports in (
+        ("0", "C", "/", "1", ""),
+        ("77", "tr_TR.UTF-8", str(tmp_path), "", "import numba.cuda, numpy.ma, numba_kcache.doctor\n"),
+        ("random", "de_DE", str(ROOT), "1", "import numba_kcache.module, numba_kcache.cache, cuda.bindings.nvrtc\n"),
+    ):  # all of Numba, optimised, would be read from its sources
+        varied = {"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONOPTIMIZE": optimised, "TZ": "Asia/Tokyo"}
         elsewhere = in_python(imports + KEYS, cwd=cwd, **varied)
         assert elsewhere.strip() == here
 
