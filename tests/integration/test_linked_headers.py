@@ -380,6 +380,31 @@ def test_file_that_an_option_includes_is_tracked(tmp_path: Path, flag: str, monk
         assert code() == (code(mode="off")[0], 0)
 
 
+def test_folder_that_was_the_working_directory_is_searched_for_what_an_option_includes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that appears in it, beside the source, is found from another working directory, too."""
+    work, folder = tmp_path / "work", tmp_path / "inc"
+    for each in work, folder:
+        each.mkdir()
+    (folder / "value.h").write_text("#define VALUE 1\n")
+    (source := work / "k.cu").write_text('extern "C" __global__ void k(int *out) { *out = VALUE; }\n')
+
+    def code(**settings: Any) -> tuple[bytes, int]:
+        cache, options = KernelCache(tmp_path / "cache", **settings), ["-include=value.h"]
+        kernel = cached_kernel(source, arch="sm_80", options=options, include_dirs=[folder], cache=cache)
+        kernel.compile()
+        return kernel.cubin(), cache.info("process").compiles
+
+    monkeypatch.chdir(work)
+    assert code()[1] == 1
+    monkeypatch.chdir(tmp_path)
+    assert code()[1] == 0
+    (work / "value.h").write_text("#define VALUE 2\n")
+
+    assert code() == (code(mode="off")[0], 1)
+
+
 def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path) -> None:
     """With `--no-source-include` the folder of the including file is not searched."""
     source = '#include <sub/outer.h>\nextern "C" __global__ void k(int *out) { *out = VALUE; }\n'

@@ -177,6 +177,26 @@ except KCacheError as error:
     assert done.stdout == "LaunchError True 0\n"
 
 
+def test_module_that_numba_cannot_load_leaves_nothing_to_unload(tmp_path: Path) -> None:
+    """The error is all that there is: no exception is ignored when what was made of it ends."""
+    script = """
+import gc, sys
+from numba import cuda
+ignored = []
+sys.unraisablehook = ignored.append
+cuda.current_context()
+try:
+    launch(KernelCache(sys.argv[1] + "/cache"))
+except KCacheError as error:
+    print(type(error).__name__)
+gc.collect()
+print(len(ignored))
+"""
+    done = run(["-c", POISON + script, str(tmp_path)], env=environment(build(), fail=["cuLibraryLoadData:2@*"]))
+
+    assert done.stdout == "LaunchError\n0\n"
+
+
 def test_kernel_of_a_module_is_held_against_the_cubin_when_it_is_launched(tmp_path: Path) -> None:
     """The header has wrong parameters for one of three kernels: the module is compiled again, and all three run."""
     script = """
