@@ -386,6 +386,62 @@ def test_unreadable_registrations_are_read_once_and_end_a_compile_at_the_first_u
     assert used["asked"] == 0
 
 
+MEMORY = """
+import json, operator
+from numba_kcache.frontends.numba.fingerprint import fingerprint
+from numba_kcache.frontends.numba.llvm import NUMBA
+
+reads, SIZE = [], 1
+class Held:
+    @property
+    def __cuda_array_interface__(self): reads.append(1)
+HELD = Held()
+@overload(operator.mul)
+def unreadable(a, b):
+    if HELD is None: return lambda a, b: a
+def chosen(a): return SIZE
+@overload(operator.add)
+def readable(a, b):
+    if chosen(a) == 2: return lambda a, b: a
+@cuda.jit(debug=True, opt=False, device=True)
+def with_lines(x): return x
+@overload(operator.sub)
+def other(a, b):
+    if with_lines(a) and HELD: return lambda a, b: b
+
+def first(x): x[0] = 1
+def second(x): x[0] = 2
+def key(function, **options): return fingerprint(function, NUMBA, with_lines=False, **options)
+one, again = (key(first, is_observed=True) for _ in range(2))
+count, other_kernel, represented = len(reads), key(second, is_observed=True), {HELD: 1}
+later = len(reads)
+SIZE = 2
+changed = key(first, is_observed=True)
+SIZE = 1
+chosen.__defaults__ = (7,)
+by_helper = key(first, is_observed=True)
+readable.__code__ = (lambda a, b: None).__code__
+by_body = key(first, is_observed=True)
+print(json.dumps([
+    one == again._replace(graph=one.graph), one.graph.has_lines == again.graph.has_lines, later == count,
+    [len(each.unread) for each in (one, again, other_kernel)],
+    len({each.digest for each in (one, changed, by_helper, by_body)}),
+    len(key(first, is_observed=True, depends=represented).unread), "HELD" in key(first).name,
+]))
+"""
+
+
+def test_unreadable_registration_is_read_once_for_all_kernels_and_a_readable_one_for_each() -> None:
+    """A key without the former is right whatever it has become; of the latter, a changed global, default or body gives
+    another key. What `depends` represents is read, and a key of a compile that is not observed reads all."""
+    equal, is_equal, are_read_once, unread, digests, represented, is_refused = said(NUMBA + MEMORY)
+
+    assert (equal, is_equal, are_read_once) == (True, True, True)
+    assert unread == [2, 2, 2]
+    assert digests == 4
+    assert (represented, is_refused) == (0, True)
+
+
 FUNCTIONS = """
 import json, operator
 from numba_kcache import cached_kernel

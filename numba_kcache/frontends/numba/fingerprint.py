@@ -638,8 +638,9 @@ def shown(value: Any) -> Plain:
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
-_MOST_REGISTERED = 1_000
-"""Most functions that are read for registrations of one kernel: some packages register a map of all that they have."""
+unread: dict[Any, tuple[str, str, Registration]] = {}
+"""Registrations that could not be read, as in `Fingerprint`, by their code. They are not read again for
+another kernel: whatever they have become, a key without them is right, since a compile shows which it uses."""
 
 Edge = tuple[str, "int | str"]
 """A name that is read, and the node of its value, or a text that identifies the value."""
@@ -653,12 +654,12 @@ class Graph:
         self.components: list[Component] = []
         self.edges: list[list[Edge]] = []
         self.kept: dict[int, tuple[Any, CodeType]] = {}
-        self._labels: dict[str, int] = {}
+        self.labels: dict[str, int] = {}
         self.has_lines = False  # whether any function has line tables
 
     def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
         """Add a node; a number is appended to a label that is in use."""
-        repeated = self._labels[label] = self._labels.get(label, 0) + 1
+        repeated = self.labels[label] = self.labels.get(label, 0) + 1
         self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
@@ -760,9 +761,7 @@ def fingerprint(
     def read(reader: Reader) -> None:
         reader.add_function(function)
         reader.add_depends(plain)
-        patches = flavour.replaced(reader.trust)
-        if patches:
-            add_patches(reader, patches)
+        add_patches(reader, flavour.replaced(reader.trust))
 
     try:
         reader = _read(read, flavour, with_lines, depends, is_observed=is_observed)
@@ -808,10 +807,12 @@ class Reader:
         self.graph, self.links, self.words, self.named = Graph(), list[LinkInput](), set[str](), set[str]()
         self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
         self._with_lines, self._depends, self.is_observed = with_lines, depends, is_observed
-        self.unread: dict[int, tuple[str, str, Registration]] = {}
-        self._refused: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # functions, by id
+        self.unread = dict[Any, Any]()
+        self._covered = depends if isinstance(depends, Mapping) else ()
+        self.known = {} if self._covered or not is_observed else unread
+        self._refused: dict[int, Any] = {}  # functions, by id
         self.is_within = False  # whether a registration is read
-        self.left = _MOST_REGISTERED
+        self.left = 1_000  # functions of registrations to read: some packages register a map of all that they have
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
@@ -875,14 +876,13 @@ class Reader:
         graph, kept, links, alive = self.graph, {**self.graph.kept}, len(self.links), len(self.alive)
         counts = [*map(len, graph.edges)]
         words, named, functions, values = {*self.words}, {*self.named}, {**self.functions}, {**self.values}
-        described = {**self.trust.described}
+        described, labels, has_lines = {**self.trust.described}, {**graph.labels}, graph.has_lines
         try:
             yield
         except Exception:
-            graph.kept, self.trust.described = kept, described
-            del graph.components[len(counts) :], graph.edges[len(counts) :]
-            for edges, count in zip(graph.edges, counts, strict=True):
-                del edges[count:]
+            graph.kept, graph.labels, graph.has_lines, self.trust.described = kept, labels, has_lines, described
+            del graph.components[len(counts) :]
+            graph.edges = [edges[:count] for edges, count in zip(graph.edges, counts, strict=False)]
             del self.links[links:], self.alive[alive:]  # no new list: `add_special` walks it meanwhile
             self.words, self.named, self.functions, self.values = words, named, functions, values
             raise
@@ -953,8 +953,7 @@ class Reader:
         if goal is None:
             label = f"global {where} of {owner}" if scope == "global" else f"closure {where} of {owner}"
             if isinstance(value, ModuleType):
-                node: int | str = add_module(self, function.__code__, value, label)
-                return node
+                return add_module(self, function.__code__, value, label)
             if home and type(value) not in _PLAIN and self.trust[home] and not self.trust.name_of(value):
                 state = state_of(home, self.flavour.stateful)
                 if state:
@@ -977,8 +976,7 @@ class Reader:
         """Add a node for a value that cannot be captured if `depends=` covers it; raise `RefusedByName` otherwise."""
         if isinstance(refusal, AlwaysRefused):
             raise RefusedByName(str(refusal), label)
-        covered = self._depends if isinstance(self._depends, Mapping) else ()
-        if not any(each is value or (type(each) is str and each == label) for each in covered):
+        if not any(each is value or (type(each) is str and each == label) for each in self._covered):
             raise RefusedByName(
                 f"{refusal} (depends={{{label!r}: ...}} takes a value or file that represents it)", label
             )
@@ -1014,8 +1012,7 @@ class Reader:
         pinned = self.trust.name_of(value)
         registered = self.registrations.of_value(value)
         if registered:
-            node: int = add_overloads(self, value, registered, pinned, label)
-            return node
+            return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
             self.words |= telling(words_in(pinned))
             if state := state_of(pinned, self.flavour.stateful):
@@ -1048,8 +1045,7 @@ class Reader:
 
 def _undecorated(value: Any, flavour: Flavour) -> Any:
     """The Python function under a decorator of the front end; other objects unchanged."""
-    function = flavour.python_function(value)
-    return value if function is None else function
+    return flavour.python_function(value) or value
 
 
 def _content(function: FunctionType, name: str) -> Any:
@@ -1314,25 +1310,19 @@ def add_overloads(
 
 def add_registration(reader: Reader, registration: Registration, label: str) -> int:
     """The node of one registration; if it cannot be read, nothing of it is added."""
-    node_key = id(registration.code[0]), f"{registration.what} {id(registration)}"
-    if node_key in reader.values:
-        found = reader.values[node_key]
-        assert type(found) is int
-        return found
+    if id(registration) in reader.functions:
+        return reader.functions[id(registration)]
     with reader.taken_back():
         reader.alive.append(registration)
-        node = reader.values[node_key] = reader.add(f"overload of {label}", registration.what, None)
+        node = reader.functions[id(registration)] = reader.add(f"overload of {label}", registration.what, None)
         subject = registration.subject
         if subject is not None:
-            pinned = reader.trust.name_of(subject)
-            reader.edge(node, "for", pinned or reader.add_value(subject, f"overload of {label}"))
+            reader.edge(node, "for", reader.trust.name_of(subject) or reader.add_value(subject, f"overload of {label}"))
         reader.edge(node, "options", reader.add_value(registration.options, f"options of {label}"))
         for each in registration.code:
-            if isinstance(each, type):
-                reader.edge(node, "code", add_class(reader, each))
-                continue
-            index = reader.add_function(each)
-            reader.graph.kept[index] = each, each.__code__  # the function under which the compiler stores the code
+            index = add_class(reader, each) if isinstance(each, type) else reader.add_function(each)
+            if not isinstance(each, type):
+                reader.graph.kept[index] = each, each.__code__  # the function under which the compiler stores the code
             reader.edge(node, "code", index)
         return node
 
@@ -1352,20 +1342,22 @@ def add_implied(reader: Reader, index: int, code: CodeType) -> None:
 def _add_unless_unread(reader: Reader, registration: Registration, label: str) -> int:
     """The node of a registration that any code may use; of what it is for alone, if it cannot be read and a compile
     shows whether it is used."""
-    if id(registration) not in reader.unread:
+    code = registration.code
+    if code not in reader.known:
         is_within, reader.is_within = reader.is_within, True
         try:
             return add_registration(reader, registration, label)
         except Exception as error:  # a refusal, or what a program's object raised
-            is_seen = registration.what != "model" and all(map(_is_seen, registration.code or "-"))
+            is_seen = registration.what != "model" and all(map(_is_seen, code or "-"))
             if not (reader.is_observed and is_seen):
                 raise
             why, name = error.args if isinstance(error, RefusedByName) else (str(error), label)
-            reader.unread[id(registration)] = why, name, registration
+            reader.known[code] = why, name, registration
             if is_within and isinstance(error, RecursionError):  # all that led here would end here again
                 raise
         finally:
             reader.is_within = is_within
+    reader.unread[code] = reader.known[code]
     form = "not read", registration.what, label, _named(reader, registration.options)
     return reader.add(f"overload of {label}", form, None)
 
