@@ -358,14 +358,18 @@ def _reached(start: str, imported: Mapping[str, set[str]]) -> set[str]:
 
 def timed(node: ast.AST, when: str = "import") -> Iterator[tuple[ast.AST, str]]:
     """Each node below this one, and when it runs: see `Import.when`."""
-    for child in ast.iter_child_nodes(node):
-        inner = when
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "import":
+    waiting = [(node, when)]
+    while waiting:
+        each, when = waiting.pop()
+        if each is not node:
+            yield each, when
+        inner, unless = when, []
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "import":
             inner = "call"
-        elif isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING" and child in node.body:
-            inner = "never"
-        yield child, inner
-        yield from timed(child, inner)
+        elif isinstance(each, ast.If) and dotted(each.test) == "TYPE_CHECKING":
+            unless = each.body
+        below = [(child, "never" if child in unless else inner) for child in ast.iter_child_nodes(each)]
+        waiting += reversed(below)
 
 
 def tokens(text: str) -> int:

@@ -106,9 +106,7 @@ def test_module_in_cuda_is_imported_before_and_after_numba(tmp_path: Path) -> No
 def test_light_start_brings_few_modules(tmp_path: Path) -> None:
     """A stored kernel on an array of the driver starts with at most 22 modules of this package."""
     names = "\nprint(json.dumps([each for each in sys.modules if each.startswith('numba_kcache')]))\n"
-    said(
-        programs.COMMON, tmp_path, is_cold=True
-    )  # the process that compiles finds the compilers, for the record that a start reads
+    said(programs.COMMON, tmp_path)  # the process that compiles finds the compilers, for the record that a start reads
 
     found = said(programs.COMMON.removesuffix(programs.END).replace("range(3)", "range(1)") + names, tmp_path)
 
