@@ -110,8 +110,7 @@ class LockFile:
         return True
 
     def touch(self, now_ns: int) -> None:
-        """Set the time of the open file."""
-        self.status()
+        """Set the time of the file, which was just opened."""
         touch(self._fd, now_ns)
 
     def write(self, data: bytes) -> None:

@@ -97,10 +97,10 @@ def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
     path.write_text("")
     stat, _data = read_steady(str(path))
 
-    for is_folder, seconds in ((False, 90), (True, 2)):
+    for kind, seconds in ({}, 90), ({"is_folder": True}, 2):
         later_ns = stat.ctime_ns + seconds * 10**9
-        assert not is_settled(stat, later_ns - 1, is_folder=is_folder)
-        assert is_settled(stat, later_ns, is_folder=is_folder)
+        assert not is_settled(stat, later_ns - 1, **kind)
+        assert is_settled(stat, later_ns, **kind)
     assert not is_settled(stat_of(os.stat("/proc/self/status")), later_ns + 10**12)
 
 

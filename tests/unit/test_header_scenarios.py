@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numba_kcache.headers.check import Match, Mismatch
-from numba_kcache.headers.observer import begin_observing
+from numba_kcache.headers.observer import Mark, begin_observing, compile_alone
 from numba_kcache.headers.roots import Place
 from numba_kcache.headers.transcript import Transcript, transcript_value
 from tests.support.header_projects import (
@@ -503,3 +505,42 @@ def test_compiles_after_a_mark_that_nobody_ends_are_recorded(tmp_path: Path, lib
 
     assert [os.fsdecode(each[1]) for each in mark.end() or [] if each[0] == "r"] == [str(tmp_path / "a.h")]
     assert left.end() is None
+
+
+@pytest.mark.slow
+def test_marks_of_two_libraries_see_their_own_compiles(tmp_path: Path, library: str) -> None:
+    """The outer one sees all but what is compiled within the inner; nothing, if it ends first."""
+    search = Search((str(tmp_path),))
+
+    def compiled(name: str) -> None:
+        (tmp_path / name).write_text("")
+        compile_source(f'#include "{name}"\n', search, library=library)
+
+    def read(mark: Mark) -> list[str] | None:
+        found = mark.end()
+        return found and [os.path.basename(os.fsdecode(each[1])) for each in found if each[0] == "r"]
+
+    observe_source("", search, library=library)
+    outer = begin_observing()
+    compiled("a.h")
+    inner = begin_observing(b"/other/")
+    compiled("b.h")
+    assert read(inner) == ["b.h"]
+    compiled("c.h")
+    assert read(outer) == ["a.h", "c.h"]
+
+    outer, inner = begin_observing(), begin_observing(b"/other/")
+    compiled("d.h")
+    assert (read(outer), read(inner)) == (None, ["d.h"])
+
+
+@pytest.mark.slow
+def test_text_that_should_ask_for_no_file_and_does_is_not_cached(tmp_path: Path, library: str) -> None:
+    """The reason names the file."""
+    (tmp_path / "a.h").write_text("")
+    search = Search((str(tmp_path),))
+    observe_source("", search, library=library)
+
+    build: Any = functools.partial(compile_source, '#include "a.h"\n', search, library=library)
+
+    assert compile_alone(build)[1] == "it asks for /nowhere/a.h in a form that is not known"

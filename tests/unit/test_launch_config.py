@@ -55,6 +55,10 @@ REFUSED = [
      "  hint: fold the excess into another axis or loop inside the kernel")),
     (((0, 1, 1), (1, 1, 65), 0), ("cannot launch k with grid.x = 0: this device takes 1 to 2147483647\n"
      "  hint: skip the launch where there is nothing to do")),
+    (((-1, 1, 1), (1, 1, 1), 0), ("cannot launch k with grid.x = -1: this device takes 1 to 2147483647\n"
+     "  hint: a count is not negative; blocks are (n + threads - 1) // threads")),
+    (((1, 1, 1), (-1, 1, 1), 0), ("cannot launch k with block.x = -1: this device takes 1 to 1024\n"
+     "  hint: a count is not negative")),
     (((1, 65536, 1), (1, 1, 1), 0), ("cannot launch k with grid.y = 65536: this device takes 1 to 65535\n"
      "  hint: let each thread take several elements in a loop")),
     (((1, 1, 1), (32, 32, 1), 0), ("cannot launch k with 1024 threads per block: "

@@ -170,6 +170,18 @@ def test_transposed_tensor_lies_in_one_piece(stream: Any, native: bool) -> None:
 
 
 @PATHS
+@pytest.mark.parametrize("strides", [(8, 1), (1, 8), (1, 1), (16, 4, 1), (12, 8, 1), (1, 2, 12)])
+def test_rows_with_gaps_between_them_are_refused(stream: Any, native: bool, strides: tuple[int, ...]) -> None:
+    """Also where the elements of each row lie side by side: an element is not where a kernel would look for it."""
+    shape = (2, 3, 4)[-len(strides) :]
+    launch = Kernel(one("*f4")).bind(native=native)
+    launch(Tensor(ADDRESS, shape=(2, 3, 4), stride=(12, 4, 1)))
+
+    with pytest.raises(ArgumentError, match="is not contiguous"):
+        launch(Tensor(ADDRESS, shape=shape, stride=strides))
+
+
+@PATHS
 def test_strided_cupy_array_is_refused(stream: Any, native: bool) -> None:
     """A view with gaps is not contiguous memory, whether its type is registered or not."""
     kernel = Kernel(one("*f4"))

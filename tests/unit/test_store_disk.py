@@ -1027,6 +1027,23 @@ def test_stale_handle_is_read_once_more(root: Path, monkeypatch: pytest.MonkeyPa
     assert store.get(key_of(1)) == entry_of(1)
 
 
+def test_directory_that_the_file_server_replaced_is_opened_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is opened below descriptors of the old one is ESTALE, at each try."""
+    store = open_store(root)
+    store.put(entry_of(1))
+    opened, is_stale = os.open, [True]
+
+    def of_server(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        is_stale[0] = is_stale[0] and dir_fd is not None
+        if is_stale[0]:
+            raise OSError(errno.ESTALE, "stale file handle")
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", of_server)
+
+    assert store.get(key_of(1)) == entry_of(1)
+
+
 def test_read_in_parts_is_put_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system may return fewer bytes than requested."""
     store = open_store(root)

@@ -205,6 +205,24 @@ def test_wait_leaves_no_descriptor_open(tmp_path: Path) -> None:
     os.close(held)
 
 
+def test_turn_is_free_after_a_look_that_raises(tmp_path: Path) -> None:
+    """Also while the program keeps the exception, whose frames have the lock."""
+    time, answers = Time(), iter([None, None])
+
+    def take_turns() -> None:
+        while True:
+            with of_node(tmp_path, time).turn("key", lambda: next(answers), WAIT_S, builds=True):
+                pass
+
+    with pytest.raises(StopIteration) as kept:
+        take_turns()
+
+    with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as turn:
+        assert turn.has_turn
+        assert turn.waited_s == 0
+    assert kept
+
+
 def test_waits_in_vain_are_bounded_over_the_life_of_a_process(tmp_path: Path) -> None:
     """A hundred builders that never end, but show signs of life, cost a process no more than one such wait."""
     time = Time(lambda: os.utime(place_of(tmp_path) / current[0], ns=(0, int(time.now_s * 1e9))))
