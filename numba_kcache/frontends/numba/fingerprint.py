@@ -761,7 +761,8 @@ def fingerprint(
     def read(reader: Reader) -> None:
         reader.add_function(function)
         reader.add_depends(plain)
-        add_patches(reader, flavour.replaced(reader.trust))
+        if patches := flavour.replaced(reader.trust):
+            add_patches(reader, patches)
 
     try:
         reader = _read(read, flavour, with_lines, depends, is_observed=is_observed)
