@@ -149,7 +149,7 @@ class Recording:
         self.texts: dict[str, bytes] = {}
         self.others: dict[str, bytes] = {}
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
-        working, place_of = roots.working or working_directory(), functools.cache(placing(roots.folders))
+        working, place_of = roots.working or working_directory(), functools.cache(placing(roots.folders, roots.working))
         places = {".", working, *variables(("PWD",)).values()}  # NVRTC looks which of them is the working directory
         for kind, name, error, (*stat, mode), data in events:
             path = os.fsdecode(name)

@@ -68,15 +68,22 @@ class Roots(NamedTuple):
         return tuple(found)
 
 
-def placing(folders: Sequence[str]) -> Callable[[str], Place]:
+def placing(folders: Sequence[str], working: str = "") -> Callable[[str], Place]:
     """Make the function that returns the place of a path that NVRTC asked for: in the innermost folder, of equal ones
-    the last."""
+    the last.
+
+    Args:
+        folders: The folders of the search.
+        working: As in `Roots`.
+    """
     innermost = [(folder, folder.rstrip("/") + "/", index) for index, folder in enumerate(folders)]
     innermost.sort(key=lambda each: (len(each[0]), each[2]), reverse=True)
 
     def place(path: str) -> Place:
         if not path.startswith("/"):
-            return Place(WORKING, path)
+            if not working:
+                return Place(WORKING, path)
+            path = os.path.join(working, path)
         for folder, within, index in innermost:
             if path.startswith(within) or path == folder:
                 return Place(index, path[len(folder) :].removeprefix("/"))
