@@ -131,9 +131,7 @@ class Bases:
             for file in self.cache.session.local.files(MANIFEST)
         }
         local = self.cache.session.local
-        self.record = next(
-            found for file in local.files(RECORD) if "libraries" in (found := local.get_record(file.key))
-        )
+        self.record = next(found for file in local.files(RECORD) if "files" in (found := local.get_record(file.key)))
         self.folder = folder
 
 

@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ from tests.support.header_projects import (
     symlink_retargeted_same_size,
 )
 from tests.support.nvrtc import Search, compile_source, observe_source
+
+
+def in_new_thread(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test in a thread of its own, since it leaves marks that do not end, or finds those of others."""
+
+    @functools.wraps(test)
+    def run(**named: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, **named).result()
+
+    return run
+
 
 OTHERS = {name: os.environ.get(name, "") for name in ("NUMBA_KCACHE_TEST_NVRTC12", "NUMBA_KCACHE_TEST_NVRTC13")}
 """Paths of a libnvrtc 12.9, and of another 13."""
@@ -491,6 +504,7 @@ def test_folder_whose_files_another_key_covers_is_left_out(tmp_path: Path, libra
 
 
 @pytest.mark.slow
+@in_new_thread
 def test_compiles_after_a_mark_that_nobody_ends_are_recorded(tmp_path: Path, library: str) -> None:
     """It is forgotten once 64 MiB of headers are kept for it, as for a library whose compiles fail."""
     (tmp_path / "a.h").write_text("#define A 1\n")
@@ -508,6 +522,7 @@ def test_compiles_after_a_mark_that_nobody_ends_are_recorded(tmp_path: Path, lib
 
 
 @pytest.mark.slow
+@in_new_thread
 def test_marks_of_two_libraries_see_their_own_compiles(tmp_path: Path, library: str) -> None:
     """The outer one sees all but what is compiled within the inner; nothing, if it ends first."""
     search = Search((str(tmp_path),))
