@@ -171,11 +171,6 @@ class Toolchain:
             self._keep("files", name, row)
         return row
 
-    def version(self, distribution: str) -> str | None:
-        """Return version and build of a distribution: the imported one, else the installed one; None if absent."""
-        found = self.identify((), (distribution,))
-        return found and found[1][distribution]
-
     def _installed(self, distribution: str) -> list[Any]:
         from .packages import find_installed
 
