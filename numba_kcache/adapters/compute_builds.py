@@ -171,18 +171,16 @@ class _Entry:
             return operator_form(function, operators)
 
         arguments: Any = argument_forms(self._arguments, of_python)
-        cccl = self._versions("cuda-cccl", "cuda-core")
+        identify: Any = self._session.toolchain.identify
+        cccl = identify((), ("cuda-cccl", "cuda-core"))
         components = {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": cccl}
         if not operators:
             return components
         from .compute_operators import settings
 
         self._functions = [each for found in operators for each in found.device_functions()]
-        python = self._versions("numpy", "numba-cuda-mlir")
-        return components | {"python": [sys.implementation.cache_tag, *python, settings()]}
-
-    def _versions(self, *distributions: str) -> list[Plain]:
-        return [*map(self._session.toolchain.version, distributions)]
+        python = identify((), ("numpy", "numba-cuda-mlir"))
+        return components | {"python": [sys.implementation.cache_tag, python, settings()]}
 
     def _build(self, components: dict[str, Plain]) -> Mapping[str, bytes]:
         from cuda.compute._target_cc import target_cc

@@ -1248,6 +1248,8 @@ class Kernel(Launches):
     def __reduce__(self) -> Any:
         return self.__qualname__ if found_by_name(self) is self else (type(self), (self._definition.by_value(),))
 
+    __copy__ = __deepcopy__ = lambda self, *_memo: self  # as of a function
+
 
 def found_by_name(value: Any) -> Any:
     """The object that any process finds under a value's module and qualified name; None in `__main__`, which is another

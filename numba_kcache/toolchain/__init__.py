@@ -171,11 +171,6 @@ class Toolchain:
             self._keep("files", name, row)
         return row
 
-    def version(self, distribution: str) -> str | None:
-        """Return version and build of a distribution: the imported one, else the installed one; None if absent."""
-        found = self.identify((), (distribution,))
-        return found and found[1][distribution]
-
     def _installed(self, distribution: str) -> list[Any]:
         from .packages import find_installed
 
@@ -194,7 +189,7 @@ class Toolchain:
         marked = sys.modules.get(root.replace("/", "."))
         is_its = bool(is_there) and str(getattr(marked, "__file__", "")).startswith(folder + inside)
         version = getattr(marked, "__version__", None) if is_its else None
-        known, is_known = str(row[1]), folder in self._folders and os.path.dirname(os.path.dirname(row[0])) == folder
+        known, is_known = str(row[1]), folder in self._folders and row[0].startswith(folder + os.sep)
         is_known = is_known and row[6:] < [_BEGAN_NS]  # what was installed later may have replaced what was imported
         if not is_known or known.split(" ")[0].replace(".", "") != str(version).replace(".", ""):
             from .packages import imported_digest

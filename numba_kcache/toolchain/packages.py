@@ -30,8 +30,9 @@ _NEVER_RUN = (".pyi", ".pxd", ".pyx")  # for type checkers and Cython
 
 
 def find_installed(distribution: str) -> tuple[str, str | None]:
-    """Find a distribution on `sys.path` by its `.dist-info`, as an import would find it; those that only
-    importlib.metadata knows (eggs, archives) count by what is imported. Its import takes 15 ms.
+    """Find a distribution on `sys.path` by its `.dist-info`, or `.egg-info` as in Linux distributions, as an import
+    would find it; those that only importlib.metadata knows (in eggs and archives) count by what is imported. Its import
+    takes 15 ms.
 
     Returns:
         The file with its version, in a folder beside it, and version and build; None for an absent one.
@@ -41,8 +42,8 @@ def find_installed(distribution: str) -> tuple[str, str | None]:
         with contextlib.suppress(OSError):
             names = sorted(os.listdir(folder))
         for name in names:
-            if name.endswith(".dist-info") and _normal(name.partition("-")[0]) == _normal(distribution):
-                path = os.path.join(folder, name, "METADATA")
+            if name.endswith((".dist-info", ".egg-info")) and _normal(name.partition("-")[0]) == _normal(distribution):
+                path = os.path.join(folder, name, "METADATA" if name.endswith(".dist-info") else "PKG-INFO")
                 with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
                     for line in file:
                         field, _, value = line.partition(":")
@@ -61,8 +62,8 @@ def _build(metadata: str) -> str:
 
 
 def _normal(name: str) -> str:
-    """The one spelling of a distribution's name (PEP 503)."""
-    return name.replace("_", "-").replace(".", "-").lower()
+    """The one spelling of a distribution's name (PEP 503); none that is asked for has a dot."""
+    return name.replace("_", "-").lower()
 
 
 def imported_digest(package: str, running_at_ns: int) -> str:

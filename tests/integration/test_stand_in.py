@@ -316,12 +316,37 @@ def test_device_functions_in_tuples_are_compiled(tmp_path: Path, kind: str) -> N
 @pytest.mark.parametrize("real", [{}, {"REAL": "1"}])
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_kernel_of_main_is_pickled_by_value(tmp_path: Path, kind: str, real: dict[str, str]) -> None:
-    """`__main__` is another program in workers of dask and joblib: what the kernel calls and the stand-in go along."""
+    """`__main__` is another program in workers of dask and joblib: what the kernel calls and the stand-in go along.
+    A copy is the kernel itself, as of a function."""
     env = {"KIND": kind, "PICKLED": str(tmp_path / "kernel"), **real}
 
     _, sent = (said(programs.PICKLED, tmp_path / "cache", **env) for _ in range(2))
 
-    assert (sent["hits"], sent["misses"]) == (1, 0)
+    assert (sent["hits"], sent["misses"]) == (2, 0)
+
+
+SENDS = """
+import pickle, sys
+from numba_kcache.cuda import grid, jit
+@jit
+def scaled(x):
+    x[0] = x[0] * 3
+@jit
+def kernel(x):
+    scaled(x)
+    x[grid(1)] = x[0]
+sys.stdout.write(pickle.dumps(kernel, 0).hex() + " " + kernel.key(arch="sm_90", signature="void(float32[::1])"))
+"""
+
+
+def test_pickled_kernel_finds_a_stand_in_of_which_a_program_imported_names(tmp_path: Path) -> None:
+    """Its process has not imported the stand-in otherwise; what it calls is a kernel of the stand-in too."""
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    sent, key = run(["-c", SENDS], env=env).stdout.split()
+    receives = "import pickle, sys; kernel = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+    shows = "print(kernel.key(arch='sm_90', signature='void(float32[::1])'))"
+
+    assert run(["-c", receives + shows, sent], env=env).stdout.strip() == key
 
 
 def test_function_of_python_that_was_replaced_is_not_registered_in_place_of_another(tmp_path: Path) -> None:

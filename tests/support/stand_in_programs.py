@@ -719,11 +719,11 @@ assert cuda.random.uint64_to_unit_float32
 PICKLED = (
     START
     + """
-import cloudpickle
+import cloudpickle, copy, pickle
 path = os.environ["PICKLED"]
 if os.path.exists(path):
     with open(path, "rb") as file:
-        kernel = cloudpickle.load(file)
+        KERNELS = [pickle.load(file), cloudpickle.load(file)]
 else:
     @cuda.jit(device=True)
     def helper(x):
@@ -739,10 +739,14 @@ else:
         x[cuda.grid(1)] = cuda.libdevice.sqrtf(helper(x[0]))
 
     with open(path, "wb") as file:
+        pickle.dump(kernel, file)
         cloudpickle.dump(kernel, file)
-kernel[1, 64](Memory())
-KERNELS = [kernel]
+    assert copy.copy(kernel) is copy.deepcopy(kernel) is kernel
+    KERNELS = [kernel]
+for kernel in KERNELS:
+    kernel[1, 64](Memory())
 """
     + END
 )
-"""The first process pickles a kernel of its `__main__` by value, as dask and joblib do; the next ones launch that."""
+"""The first process pickles a kernel of its `__main__` as multiprocessing does, and as dask and joblib do; the next
+ones launch both."""

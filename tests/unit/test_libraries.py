@@ -244,13 +244,13 @@ def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage:
     """A record of another version, or a forged one, is replaced without an error."""
     records = Records()
     toolchain = records.toolchain()
-    right = toolchain.library("nvrtc"), toolchain.version("numba"), toolchain.include_dirs()
+    right = toolchain.library("nvrtc"), toolchain.identify((), ("numba",)), toolchain.include_dirs()
     for name, record in records.items():
         records[name] = {**record, **damage} if damage else {}
     again = records.toolchain()
 
     assert not again.identify(("nvrtc", "nvJitLink"), ("numba", "none"), looks=False)
-    assert (again.library("nvrtc"), again.version("numba"), again.include_dirs()) == right
+    assert (again.library("nvrtc"), again.identify((), ("numba",)), again.include_dirs()) == right
 
 
 # -- real libraries -------------------------------------------------------------------------------------------
@@ -437,6 +437,12 @@ def test_source_that_includes_nothing_is_compiled_without_a_look_for_headers(
 IS = metadata.version("numba")
 
 
+def identity_of(distribution: str) -> str | None:
+    """Version and build of a distribution in a process without a record."""
+    found = Records().toolchain().identify((), (distribution,))
+    return found and found[1][distribution]
+
+
 @pytest.mark.parametrize(("said", "is_known"), [(IS, True), (IS.replace(".", "", 1), True), ("0.1", False)])
 def test_imported_package_counts_by_its_content_if_another_version_is_installed(
     monkeypatch: pytest.MonkeyPatch, said: str, is_known: bool
@@ -444,10 +450,10 @@ def test_imported_package_counts_by_its_content_if_another_version_is_installed(
     """An installer may have replaced it since it was imported; versions are compared without their dots."""
     import numba
 
-    installed = Records().toolchain().version("numba")
+    installed = identity_of("numba")
     monkeypatch.setattr(numba, "__version__", said)
 
-    assert (Records().toolchain().version("numba") == installed) == is_known
+    assert (identity_of("numba") == installed) == is_known
 
 
 def test_versions_are_the_installed_ones() -> None:
@@ -457,9 +463,10 @@ def test_versions_are_the_installed_ones() -> None:
     records = Records()
     toolchain = records.toolchain()
 
+    _, found = toolchain.identify((), ("numba-cuda", "itanium-demangler", "no-such-distribution")) or ({}, {})
     for name in ("numba-cuda", "itanium-demangler"):
-        assert str(toolchain.version(name)).partition(" ")[0] == metadata.version(name)
-    assert toolchain.version("no-such-distribution") is None
+        assert str(found[name]).partition(" ")[0] == metadata.version(name)
+    assert found["no-such-distribution"] is None
     toolchain.settle()
     assert records.toolchain().identify((), ("numba-cuda",), looks=False)
 
@@ -474,11 +481,11 @@ def test_build_that_was_installed_since_the_start_is_not_the_imported_one(
     (site / "imaginary").mkdir()
     (site / "imaginary" / "__init__.py").write_text("__version__ = '3'\n")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
-    installed = Records().toolchain().version("imaginary")
+    installed = identity_of("imaginary")
     monkeypatch.setitem(sys.modules, "imaginary", __import__("imaginary"))
 
     assert installed == "3"
-    assert str(Records().toolchain().version("imaginary")).startswith("3 unknown:")
+    assert str(identity_of("imaginary")).startswith("3 unknown:")
 
 
 # -- nothing installed ----------------------------------------------------------------------------------------

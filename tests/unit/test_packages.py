@@ -19,7 +19,7 @@ def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypat
     ignored."""
     for folder, name, text in (
         ("a", "My_Dist-9", "Name: x\n"),
-        ("b", "My.Dist-2", "Version: 2.0\n"),
+        ("b", "My_Dist-2", "Version: 2.0\n"),
         ("c", "my_dist-3", "Version: 3\n"),
     ):
         path = tmp_path / folder / f"{name}.dist-info" / "METADATA"
@@ -27,7 +27,7 @@ def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypat
         path.write_text(text)
     monkeypatch.setattr(sys, "path", [str(tmp_path / each) for each in ("none", "a", "b", "c")])
 
-    metadata = tmp_path / "b" / "My.Dist-2.dist-info" / "METADATA"
+    metadata = tmp_path / "b" / "My_Dist-2.dist-info" / "METADATA"
     assert find_installed("my-dist") == (str(metadata), "2.0")
     assert find_installed("other-dist") == ("", None)
 
@@ -52,6 +52,16 @@ def test_builds_of_one_version_differ_by_their_python_files(tmp_path: Path, monk
     assert found[0] == found[1] == found[2] != found[3]
     assert str(found[0]).startswith("3 sha256:")
     assert find_installed("dist")[1] == "3"
+
+
+def test_package_of_a_linux_distribution_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version is in an `.egg-info`: without it, each start would read all files of the package."""
+    path = tmp_path / "dist_one-3.egg-info" / "PKG-INFO"
+    path.parent.mkdir()
+    path.write_text("Metadata-Version: 1.2\nVersion: 3\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    assert find_installed("dist-one") == (str(path), "3")
 
 
 def identity_of(package: Path) -> str:

@@ -528,12 +528,12 @@ class ByValue:
         self.definition = definition
 
     def __reduce__(self) -> Any:
-        of, home = type(self.definition), f"{self.definition.flavour.home}.serialize"
-        return _load, (of, home, bytes(import_module(home).dumps(self.definition.thing)), self.definition.options)
+        home, (make, (*of, thing, options)) = f"{self.definition.flavour.home}.serialize", self.definition.__reduce__()
+        return _load, (make, of, home, bytes(import_module(home).dumps(thing)), options)
 
 
-def _load(of: type[PythonDefinition], home: str, function: bytes, options: Mapping[str, Any]) -> PythonDefinition:
-    return of(import_module(home).loads(function), options)  # safe: the bytes come from the parent process
+def _load(make: Any, of: list[Any], home: str, function: bytes, options: Mapping[str, Any]) -> Any:
+    return make(*of, import_module(home).loads(function), options)  # safe: the bytes come from the parent process
 
 
 def signature_component(

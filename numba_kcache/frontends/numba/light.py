@@ -14,6 +14,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from types import FunctionType
 from typing import Any
 
@@ -389,6 +390,7 @@ def _learn(home: Home, session: Session | None = None) -> None:
 
 
 def _defined(kind: str, thing: FunctionType, options: Mapping[str, Any]) -> Any:
+    import_module(HOMES[kind].module)  # a program may have imported single names of it
     return front_end(kind).define(thing, {**options, "kind": kind}, 0)
 
 
