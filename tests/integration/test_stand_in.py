@@ -478,6 +478,15 @@ def test_streams_and_events_need_no_numba(tmp_path: Path, kind: str) -> None:
     assert (after["hits"], real["hits"], after["keys"]) == (1, 1, real["keys"])
 
 
+def test_event_whose_work_is_pending_is_not_done_yet(tmp_path: Path) -> None:
+    """It is polled: `query()` is false while the driver's answer is that the work is pending; true after that."""
+    program = programs.START + "KERNELS, event = [], cuda.event()\nsay(done=[event.query() for _ in range(2)])"
+
+    polled = said(program, tmp_path, KC_FAKE_FAIL="cuEventQuery:600@1")
+
+    assert (polled["done"], polled["loaded"]) == ([False, True], [])
+
+
 def test_kernel_whose_compile_warned_needs_no_numba(tmp_path: Path) -> None:
     """A compile warns once; a hit issues no warning, as with Numba's own cache, and imports no Numba."""
     cold, warm, real = in_turn(programs.WARNED, tmp_path)
