@@ -166,6 +166,18 @@ def test_install_keeps_errors_warnings_and_overloads(tmp_path: Path) -> None:
     assert installed == [plain, plain]
 
 
+def test_launch_that_was_configured_before_install_is_cached(tmp_path: Path) -> None:
+    """A launch that numba-cuda-mlir configured is compiled with this cache if it is first called under `install()`."""
+    program = mlir_programs.START + (
+        "@cuda.jit\ndef kernel(x):\n    x[0] = 1\n"
+        "launch = kernel[1, 1]\nnumba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install(all=True)\n"
+        "launch(cuda.to_device(np.ones(3)))\nfound = numba_kcache.info('process')\n"
+        "print(found.hits, found.misses, len(kernel.overloads))\n"
+    )
+
+    assert [said(program, tmp_path, is_later=each) for each in (False, True)] == [["0 1 1"], ["1 0 1"]]
+
+
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_recompiled_kernel_is_launched_as_it_is_now(tmp_path: Path, way: str) -> None:
     """A global has its value of the first launch; after `recompile()`, its present value."""
