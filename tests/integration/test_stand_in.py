@@ -196,6 +196,18 @@ def test_variable_of_numba_counts_without_numba(tmp_path: Path, fill: Fill, vari
     assert (warm["hits"], real["hits"]) == (1, 1)
 
 
+def test_variable_of_numba_that_is_set_between_launches_counts_without_numba(tmp_path: Path, fill: Fill) -> None:
+    """A kernel that resolves again is keyed by the variables as they are then, as an import would read them."""
+    changed = {"NUMBA_OPT": "0"}
+    first, cold = fill(tmp_path), said(programs.COMMON, tmp_path, **changed)
+    later = f"os.environ.update({changed})\nkernel.forget()\nkernel[1, 64](Memory(), 2.5, Memory())\nsay()"
+
+    warm = said(programs.COMMON + later, tmp_path)
+
+    assert (warm["hits"], warm["misses"], warm["loaded"]) == (2, 0, [])
+    assert warm["keys"] == cold["keys"] != first["keys"]
+
+
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> None:
     """`cuda.jit("void(...)")` takes no other types, and passes and refuses the same values as the real one."""
