@@ -87,9 +87,9 @@ def test_record_on_the_device_and_empty_star_arguments_are_launched(tmp_path: Pa
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_install_keeps_the_wait_of_the_host_for_the_stream_of_an_array(tmp_path: Path, way: str) -> None:
     """numba-cuda-mlir does so, and programs may rely on it; for kernels of `cached_kernel` the device waits."""
-    waits = [str(each) for each in (["one", "two"], ["two"])]
+    waits = [str(each) for each in (["one", "two"], ["two"], *[["one"]] * 12)]
 
-    assert said(mlir_programs.STREAMS, tmp_path / "cache", way) == (waits if way == "installed" else ["[]", "[]"])
+    assert said(mlir_programs.STREAMS, tmp_path / "cache", way) == (waits if way == "installed" else ["[]"] * 14)
 
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
@@ -164,6 +164,18 @@ def test_install_keeps_errors_warnings_and_overloads(tmp_path: Path) -> None:
     installed.append(said(mlir_programs.UNEDITED, tmp_path, "installed", is_later=True))
 
     assert installed == [plain, plain]
+
+
+def test_launch_that_was_configured_before_install_is_cached(tmp_path: Path) -> None:
+    """A launch that numba-cuda-mlir configured is compiled with this cache if it is first called under `install()`."""
+    program = mlir_programs.START + (
+        "@cuda.jit\ndef kernel(x):\n    x[0] = 1\n"
+        "launch = kernel[1, 1]\nnumba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install(all=True)\n"
+        "launch(cuda.to_device(np.ones(3)))\nfound = numba_kcache.info('process')\n"
+        "print(found.hits, found.misses, len(kernel.overloads))\n"
+    )
+
+    assert [said(program, tmp_path, is_later=each) for each in (False, True)] == [["0 1 1"], ["1 0 1"]]
 
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])

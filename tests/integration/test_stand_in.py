@@ -196,6 +196,18 @@ def test_variable_of_numba_counts_without_numba(tmp_path: Path, fill: Fill, vari
     assert (warm["hits"], real["hits"]) == (1, 1)
 
 
+def test_variable_of_numba_that_is_set_between_launches_counts_without_numba(tmp_path: Path, fill: Fill) -> None:
+    """A kernel that resolves again is keyed by the variables as they are then, as an import would read them."""
+    changed = {"NUMBA_OPT": "0"}
+    first, cold = fill(tmp_path), said(programs.COMMON, tmp_path, **changed)
+    later = f"os.environ.update({changed})\nkernel.forget()\nkernel[1, 64](Memory(), 2.5, Memory())\nsay()"
+
+    warm = said(programs.COMMON + later, tmp_path)
+
+    assert (warm["hits"], warm["misses"], warm["loaded"]) == (2, 0, [])
+    assert warm["keys"] == cold["keys"] != first["keys"]
+
+
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> None:
     """`cuda.jit("void(...)")` takes no other types, and passes and refuses the same values as the real one."""
@@ -501,6 +513,15 @@ def test_streams_and_events_need_no_numba(tmp_path: Path, kind: str) -> None:
     assert (light["hits"], light["loaded"]) == (1, [])
     assert len({each["stream"] for each in read_log(log, "launch")} - {0}) == 1
     assert (after["hits"], real["hits"], after["keys"]) == (1, 1, real["keys"])
+
+
+def test_event_whose_work_is_pending_is_not_done_yet(tmp_path: Path) -> None:
+    """It is polled: `query()` is false while the driver's answer is that the work is pending; true after that."""
+    program = programs.START + "KERNELS, event = [], cuda.event()\nsay(done=[event.query() for _ in range(2)])"
+
+    polled = said(program, tmp_path, KC_FAKE_FAIL="cuEventQuery:600@1")
+
+    assert (polled["done"], polled["loaded"]) == ([False, True], [])
 
 
 def test_kernel_whose_compile_warned_needs_no_numba(tmp_path: Path) -> None:

@@ -217,6 +217,34 @@ kernel[2, 32](2.0, None, None, 0)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 12], ids=["interpreted", "compiled"])
+def test_arrays_of_two_streams_are_launched_after_numba_has_closed_the_context(tmp_path: Path, count: int) -> None:
+    """One stream waits for the other by an event of the new context: one of the context that was raises no error."""
+    script = f"""
+def produced():
+    array = lent()
+    array.__cuda_array_interface__["stream"] = int(driver.cuStreamCreate(0)[1])
+    return array
+context()
+kernel, x, y = cached_kernel(SAXPY), produced(), produced()
+for _ in range({count}):
+    kernel[1, 32](2.0, x, y, N)
+import numpy as np
+from numba import cuda
+cuda.device_array(N, np.float32)
+cuda.close()
+context()
+kernel[1, 32](2.0, produced(), produced(), N)
+"""
+    _, events = seen(tmp_path, script, "load", "launch", "stream_wait")
+    at = max(number for number, each in enumerate(events) if each["event"] == "load")
+    waits = [each["result"] for each in events[at:] if each["event"] == "stream_wait"]
+
+    assert [each["result"] for each in events if each["event"] == "launch"] == [0] * (count + 1)
+    assert waits[:1] == [0]
+
+
+@pytest.mark.slow
 def test_stream_that_is_gone_does_not_load_the_module_again(tmp_path: Path) -> None:
     """The driver returns the same status as for a destroyed context; the module keeps its variables."""
     script = """

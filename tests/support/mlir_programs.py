@@ -152,13 +152,14 @@ def kernel(x, y):
 
 one, two = cuda.stream(), cuda.stream()
 x, y = (Foreign(cuda.device_array(10, stream=each)) for each in (one, two))
-for stream in (None, one):
-    kernel[1, 1, stream](x, y)
-    print([("one", "two")[each == int(two.handle)] for each in waited])
+for stream, *arrays in ((None, x, y), (one, x, y), *[(None, x, x)] * 12):
+    kernel[1, 1, stream](*arrays)
+    print([*dict.fromkeys(("one", "two")[each == int(two.handle)] for each in waited)])
     waited.clear()
 """
 )
-"""Print the arrays' streams that the host waits for in a launch by `cached_kernel` or `cuda.jit`."""
+"""Print the arrays' streams that the host waits for in launches by `cached_kernel` or `cuda.jit`: with arrays of two
+streams, and many with arrays of one."""
 
 WARNS = (
     START_EITHER
