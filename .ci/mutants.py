@@ -9,6 +9,7 @@ Method      .ci/mutants.json lists the mutants: file, function, kind, text of th
 Run         python3 .ci/mutants.py RESULTS.json [--within SECONDS] [--only N]
             A second run with the same file goes on where the first ended.
             python3 .ci/mutants.py list SEED draws others in place of those whose text has gone.
+            Without the second NVRTC of .ci/run (NUMBA_KCACHE_TEST_NVRTC12), mutants of headers survive that it shows.
 """
 
 from __future__ import annotations

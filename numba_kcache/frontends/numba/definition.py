@@ -387,7 +387,7 @@ class PythonResolutions(Resolutions):
     def forget(self) -> None:
         """Resolve again at the next launch. Running launches go on."""
         super().forget()
-        self.resolved, self._uncached = {}, {}
+        self._uncached = {}
         if self.dispatcher is not None and self.dispatcher._can_compile:
             self.dispatcher.overloads.clear()
             if hasattr(self.dispatcher, "_clear"):  # numba-cuda has another table of them
