@@ -189,8 +189,9 @@ class Toolchain:
         marked = sys.modules.get(root.replace("/", "."))
         is_its = bool(is_there) and str(getattr(marked, "__file__", "")).startswith(folder + inside)
         version = getattr(marked, "__version__", None) if is_its else None
-        known, is_known = str(row[1]), folder in self._folders and row[0].startswith(folder + os.sep)
-        is_known = is_known and row[6:] < [_BEGAN_NS]  # what was installed later may have replaced what was imported
+        known = str(row[1])
+        # what was installed later may have replaced what was imported
+        is_known = folder in self._folders and row[0].startswith(folder + os.sep) and row[6:] < [_BEGAN_NS]
         if not is_known or known.split(" ")[0].replace(".", "") != str(version).replace(".", ""):
             from .packages import imported_digest
 

@@ -48,14 +48,14 @@ def find_installed(distribution: str) -> tuple[str, str | None]:
                     for line in file:
                         field, _, value = line.partition(":")
                         if field.lower() == "version":
-                            return path, value.strip() + _build(path)
+                            return path, value.strip() + _build(os.path.join(folder, name, "RECORD"))
     return "", None
 
 
-def _build(metadata: str) -> str:
+def _build(record: str) -> str:
     """Tell builds of one version apart by the digests that the installer noted of files of Python: a repository
     has many between two releases. Compiled files differ between interpreters and processors, and do not count."""
-    with contextlib.suppress(OSError), open(metadata.removesuffix("METADATA") + "RECORD", "rb") as file:
+    with contextlib.suppress(OSError), open(record, "rb") as file:
         lines = sorted(line for line in file if b".py,sha256=" in line)
         return f" sha256:{sha256(b''.join(lines)).hexdigest()}"
     return ""
