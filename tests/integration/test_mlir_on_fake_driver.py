@@ -87,7 +87,7 @@ def test_record_on_the_device_and_empty_star_arguments_are_launched(tmp_path: Pa
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_install_keeps_the_wait_of_the_host_for_the_stream_of_an_array(tmp_path: Path, way: str) -> None:
     """numba-cuda-mlir does so, and programs may rely on it; for kernels of `cached_kernel` the device waits."""
-    waits = [str(each) for each in (["one", "two"], ["two"], *[["one"]] * 12)]
+    waits = [str(each) for each in (["one", "two"], ["two"], *[["one", "one"]] * 12)]
 
     assert said(mlir_programs.STREAMS, tmp_path / "cache", way) == (waits if way == "installed" else ["[]"] * 14)
 

@@ -154,7 +154,7 @@ one, two = cuda.stream(), cuda.stream()
 x, y = (Foreign(cuda.device_array(10, stream=each)) for each in (one, two))
 for stream, *arrays in ((None, x, y), (one, x, y), *[(None, x, x)] * 12):
     kernel[1, 1, stream](*arrays)
-    print([*dict.fromkeys(("one", "two")[each == int(two.handle)] for each in waited)])
+    print([("one", "two")[each == int(two.handle)] for each in waited])
     waited.clear()
 """
 )
