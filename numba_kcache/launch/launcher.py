@@ -390,7 +390,11 @@ class LoadedModule:
         self.waits.hold(handle, borrowed)
 
     def watch_numba_context(self) -> None:
-        """Clear `live` when Numba's context is destroyed, as by `cuda.close()`; at once, if that happened before."""
+        """Clear `live` when Numba's context is destroyed, as by `cuda.close()`; at once, if that happened before.
+
+        The driver does not always refuse a handle of a context that is gone: on an H200 (580.159.04) a kernel of the
+        next context had the same one, and a launch of another ended the process.
+        """
         try:
             device = current_device()
         except KCacheError:  # Numba cannot use the device, so it has no context to watch
@@ -906,7 +910,7 @@ class Launcher:
             return
         if module.awaits_numba[0] and NUMBA_CUDA_MODULE in sys.modules:
             module.watch_numba_context()
-        is_here = module.device_of is None or self._is_current()  # with one device, the launch checks it
+        is_here = module.device_of is None or module.is_current()  # with one device, the launch checks it
         if not is_here or not self.live[0]:
             self._recover((*shape, stream), arguments, 0)
             return
@@ -939,7 +943,7 @@ class Launcher:
             self._is_launched, layout.launched = True, layout.launched + 1
         further = others(orders, handle, stream, module.is_capturing) if orders else []
         if call.before or further:
-            if not self._is_current():
+            if not module.is_current():
                 self._recover((*shape, stream), arguments, 0)
                 return
             for each in further:
@@ -959,11 +963,6 @@ class Launcher:
         """Wait on the host for the streams of array interfaces, and return the streams that are left; `handle` is that
         of the stream given to the launch, or 0."""
         raise NotImplementedError
-
-    def _is_current(self) -> bool:
-        """Check whether the module's device is the current one."""
-        status, device = self.driver.cuCtxGetDevice()
-        return not status and bool(device == self.module.device.ordinal)
 
     def _queue(self, call: Call, values: list[Any]) -> bool:
         """Pack the values and launch; False if another launcher launched instead."""

@@ -182,6 +182,34 @@ saxpy_is_right(kernel, 12)
     assert said(tmp_path, script) == "True True\n"
 
 
+@pytest.mark.parametrize(
+    "end",
+    ["from numba import cuda; cuda.current_context(); cuda.close()", "driver.cuDevicePrimaryCtxReset(0)"],
+    ids=["closed", "reset"],
+)
+def test_arrays_of_two_streams_are_launched_in_the_next_context(tmp_path: Path, end: str) -> None:
+    """The kernel is loaded anew before one stream waits for the other."""
+    script = f"""
+def produced(values):
+    array = Lent(values)
+    array.__cuda_array_interface__["stream"] = int(driver.cuStreamCreate(1)[1])
+    return array
+context()
+kernel = cached_kernel(SAXPY)
+for _ in range(2):
+    for _ in range(12):
+        x, y = produced(range(N)), produced([1.0] * N)
+        kernel[N // 128, 128](2.0, x, y, N)
+        driver.cuCtxSynchronize()
+        assert y.values() == [2.0 * each + 1 for each in range(N)]
+    {end}
+    driver.cuCtxSetCurrent(driver.CUcontext(0))
+    context()
+print("right")
+"""
+    assert said(tmp_path, script) == "right\n"
+
+
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
     """Each launch runs on the device whose context is current."""
     script = """

@@ -216,9 +216,18 @@ kernel[2, 32](2.0, None, None, 0)
     assert len(loads) == 2
 
 
+CLOSED_BY_NUMBA = """
+import numpy as np
+from numba import cuda
+cuda.device_array(N, np.float32)
+cuda.close()
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 12], ids=["interpreted", "compiled"])
-def test_arrays_of_two_streams_are_launched_after_numba_has_closed_the_context(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("end", [CLOSED_BY_NUMBA, "driver.cuDevicePrimaryCtxReset(0)"], ids=["closed", "reset"])
+def test_arrays_of_two_streams_are_launched_after_the_context_was_ended(tmp_path: Path, end: str, count: int) -> None:
     """One stream waits for the other by an event of the new context: one of the context that was raises no error."""
     script = f"""
 def produced():
@@ -229,10 +238,7 @@ context()
 kernel, x, y = cached_kernel(SAXPY), produced(), produced()
 for _ in range({count}):
     kernel[1, 32](2.0, x, y, N)
-import numpy as np
-from numba import cuda
-cuda.device_array(N, np.float32)
-cuda.close()
+{end}
 context()
 kernel[1, 32](2.0, produced(), produced(), N)
 """

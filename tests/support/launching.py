@@ -161,6 +161,7 @@ class Kernel:
             driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),
             numba_context=options.pop("context", None), waits=waits, awaits_numba=[False], stays=[False],
             layouts={}, functions=b"", count=1,
+            is_current=lambda: self.live[0] and self.driver.cuCtxGetDevice() == (0, 0),
             is_capturing=lambda handle: is_capturing(self.driver, handle),
             hold_for=lambda handle, borrowed: self.held.append((handle, len(borrowed))),
         )  # fmt: skip
