@@ -154,10 +154,14 @@ class World:
         return path.read_bytes().replace(str(self.root).encode(), CHECKOUT.encode())
 
     def says_place(self) -> bool:
-        """Check whether the path of a file can get into the code."""
+        """Check whether the path of a file can get into the code, or into the key.
+
+        NVRTC looks up the folder of a header that it found by a second name, a hard link, by its absolute path.
+        """
         # A text that names a folder above may make the folder's path by macros: it counts, wherever the text leads.
         words = ("__FILE__", "__BASE_FILE__", "__builtin_FILE", "assert(", str(self.folder))
-        return any(word in text for text in self.texts() for word in words)
+        linked = any(path.stat().st_nlink > 1 for path in self.root.rglob("*.h") if path.is_file())
+        return linked or any(word in text for text in self.texts() for word in words)
 
     def texts(self) -> list[str]:
         """Every source and header."""
