@@ -61,13 +61,13 @@ def numba_kernel(cache: KernelCache, module: str = "numba") -> Callable[..., Non
     return lambda x, y, value, stream=None: slow[1, 256, stream](x, y, np.float32(value), 2000)
 
 
-def installed_kernel(cache: KernelCache) -> Callable[..., None]:
+def installed_kernel(cache: KernelCache, **options: bool) -> Callable[..., None]:
     from numba import cuda
 
     numba_kcache.configure(directory=cache.directory)
-    numba_kcache.install()
+    numba_kcache.install(**options)
 
-    @cuda.jit(cache=True)
+    @cuda.jit(cache=not options)
     def slow(x, y, value, cycles):  # type: ignore[no-untyped-def]
         for _ in range(cycles):
             cuda.atomic.add(y, 0, np.float32(0))
@@ -84,6 +84,7 @@ KINDS: dict[str, Callable[[KernelCache], Callable[..., None]]] = {
     "numba": numba_kernel,
     "mlir": lambda cache: numba_kernel(cache, "numba_cuda_mlir"),
     "installed": installed_kernel,
+    "installed for all": lambda cache: installed_kernel(cache, all=True),
 }
 
 
@@ -100,6 +101,22 @@ def launch(request: pytest.FixtureRequest, cache: KernelCache) -> Any:
     torch.cuda.synchronize()
     yield made
     numba_kcache.uninstall()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_launch_is_waited_for(kind: str, cache: KernelCache) -> None:
+    """The one that compiles or loads the kernel; by PyTorch's current stream, which waits for no other by itself."""
+    torch: Any = pytest.importorskip("torch")
+    if kind == "mlir":
+        pytest.importorskip("numba_cuda_mlir")
+    made = KINDS[kind](cache)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x, y = torch.zeros(N, device="cuda"), torch.zeros(N, device="cuda")
+        made(x, y, 1.0)
+        found = y.clone()
+    torch.cuda.synchronize()
+    numba_kcache.uninstall()
+    assert bool((found == 1).all())
 
 
 class Torch:
@@ -286,7 +303,7 @@ def test_jax_arrays_are_inputs_and_are_kept(launch: Any, cache: KernelCache, req
     if jax.default_backend() != "gpu":
         pytest.skip("this JAX has no CUDA")
     cupy: Any = pytest.importorskip("cupy")
-    if request.node.callspec.params["launch"] == "installed":
+    if request.node.callspec.params["launch"].startswith("installed"):
         pytest.skip("numba-cuda 0.30.4 itself exports the array to the stream -1; JAX 0.11 raises, or ends the process")
     matrix = jax.numpy.ones((2048, 2048))
     busy = jax.jit(lambda m, value: ((m @ m @ m) * 0 + value).ravel()[:N])

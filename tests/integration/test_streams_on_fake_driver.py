@@ -51,6 +51,12 @@ KINDS = {
     "installed": "numba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install()\n"
     "@cuda.jit(cache=True)\ndef kernel(a, x, y, n): y[0] = a * x[0] + n\n"
     "launch = lambda k, x, y: k(2.0, x, y, 64)",
+    "all": "numba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install(all=True)\n"
+    "@cuda.jit\ndef kernel(a, x, y, n): y[0] = a * x[0] + n\n"
+    "launch = lambda k, x, y: k(2.0, x, y, 64)",
+    "all, later": "@cuda.jit\ndef kernel(a, x, y, n): y[0] = a * x[0] + n\n"
+    "numba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install(all=True)\n"
+    "launch = lambda k, x, y: k(2.0, x, y, 64)",
 }
 """A kernel of each kind, and a launch of it."""
 
@@ -100,15 +106,16 @@ def test_launch_by_numba_itself_is_ordered_alike(tmp_path: Path) -> None:
     assert seen(tmp_path, script, "numba") == [(2, 0), 0, (0, 2), (1, 0), 0, (0, 1)]
 
 
-def test_installed_kernels_keep_the_default_stream(tmp_path: Path) -> None:
-    """Numba's own arrays ask for nothing, as in Numba; foreign ones are waited for, and wait. A stream that is given
-    waits for producers alone."""
+@pytest.mark.parametrize("kind", ["installed", "all", "all, later"])
+def test_installed_kernels_keep_the_default_stream(tmp_path: Path, kind: str) -> None:
+    """Numba's own arrays ask for nothing, as in Numba; foreign ones are waited for, and wait, from the first launch on.
+    A stream that is given waits for producers alone."""
     script = """
-launch(kernel[1, 64], on(one), on(two))
 launch(kernel[1, 64], on(two), CupyArray())
+launch(kernel[1, 64], on(one), on(two))
 launch(kernel[1, 64, two], on(two), CupyArray())
 """
-    assert seen(tmp_path, script, "installed") == [0, (1, 0), 0, (0, 1), (1, 2), 2]
+    assert seen(tmp_path, script, kind) == [(1, 0), 0, (0, 1), 0, (1, 2), 2]
 
 
 def test_capture_of_the_arrays_stream_takes_the_launch_in(tmp_path: Path) -> None:

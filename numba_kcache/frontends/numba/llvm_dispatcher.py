@@ -239,10 +239,10 @@ def replace(home: Any, every_kernel: bool) -> None:
         return original_compile(self, sig)
 
     def call(self: Any, args: Any, launch_config: Any) -> None:
-        if type(self._cache) is DispatcherCache:
-            stream = stream_handle(launch_config.stream)  # an object, also of the default stream
-            around(lambda _stream: original_call(self, args, launch_config), stream, args)
-        else:
+        if _patch.resolutions(self) is None:
             original_call(self, args, launch_config)
+            return
+        stream = stream_handle(launch_config.stream)  # an object, also of the default stream
+        around(lambda _stream: original_call(self, args, launch_config), stream, args)
 
     _patch.replace(kind, {"call": call, "compile": compile_signature})
