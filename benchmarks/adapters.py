@@ -2,19 +2,16 @@
 
 Method      Each sample is a fresh process; imports, contexts and arrays precede the measurement, and the results are
             checked. Figures are medians.
-            `--part cuda_compute`: the time from the call of an algorithm until its result is on the host. "build":
-            without a cache. "cache": with `install(cuda_compute=True)` and a cache that another process filled; the
-            imports of the cache are included. "memory": cuda.compute deserialises and loads the built algorithm from
-            bytes in memory. "again": the second call in the process of "cache". Builds and fills run in parallel.
-            `--part triton_kernels`: two kernels are launched one after the other. "own": Triton's own filled directory.
-            "cache": `TRITON_CACHE_MANAGER` names this cache's manager, and the cache is filled. Triton's launcher is
-            built before in both cases. "ranks": eight processes start at once on an empty cache; the figure is the
-            number of compiles in all of them together.
+            `--part cuda_compute`: from the call of an algorithm until its result is on the host. "build": without a
+            cache. "cache": with `install(cuda_compute=True)`, its imports and a filled cache. "memory": cuda.compute
+            loads the built algorithm from bytes in memory. "again": the second call in the process of "cache".
+            `--part triton_kernels`: two kernels, one after the other. "own": Triton's own filled directory. "cache":
+            this cache's manager, filled. Triton's launcher is built before. "ranks": the compiles of eight processes
+            that start at once on an empty cache.
             `--part program_cache`: one process compiles `PROGRAMS` programs of 5 KB of code by cuda.core. Another one
-            times `program.compile("cubin", cache=...)`, including key and look-up. "opening": the first call of all;
-            "first": the first call of each other program; "again": each later call; in microseconds. "built": the same
-            for `get_or_build` with 50 KB. "published": `get_or_build` with 50 KB that no call has stored before, so
-            that each call publishes an entry.
+            times `program.compile("cubin", cache=...)` in microseconds: "opening", the first call of all; "first",
+            that of each other program; "again", each later call. "built": the same for `get_or_build` with 50 KB.
+            "published": with 50 KB that each call publishes.
 Not shown   Imports of the packages, and of this one except in "cache"; the digest of Triton's own files in the first
             launch, with both; the load that follows a look-up of cuda.core; a network file system, a cold page cache, a
             full disk.
@@ -25,19 +22,12 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, run, say
-
-
-def medians(answers: Sequence[dict[str, Any]], *names: str) -> dict[str, float]:
-    return {name: round(median(each[name] for each in answers), 3) for name in names}
-
-
-# -- cuda.compute ---------------------------------------------------------------------------------------
+from harness import AT_ONCE, Arguments, Result, run, say, temporary_folders
 
 ALGORITHMS = ("reduction", "scan", "radix sort", "transform")
 
@@ -106,28 +96,23 @@ def compute(algorithm: str, way: str) -> None:
 
 def measure_compute(result: Result, arguments: Arguments) -> None:
     found: dict[str, dict[str, float]] = {algorithm: {} for algorithm in ALGORITHMS}
-    with Folders() as folders:
-
-        def take(*ways: str, at_once: int = 1) -> None:
+    with temporary_folders() as folders:
+        for number in result.rounds(arguments.samples, fills=1):
+            ways = ("cache", "memory") if number >= 0 else ("build", "cache")
             pairs = {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
-            for name, answer in result.take_all(pairs, lambda name: folders(pairs[name][0]), at_once):
+            at_once = 1 if number >= 0 else max(2, AT_ONCE)
+            for name, answer in result.take_all(pairs, lambda name: folders(name.split(",")[0]), at_once):
                 algorithm, way = pairs[name]
-                first, again = answer["first_ms"], answer["again_ms"]
-                if at_once > 1 and way == "cache":
-                    found[algorithm]["filled"] = round(first, 3)
+                if number < 0 and way == "cache":
+                    found[algorithm]["filled"] = round(answer["first_ms"], 3)
                     continue
-                result.add(algorithm, **{way: first}, **({"again": again} if way == "cache" else {}))
+                again = {"again": answer["again_ms"]} if way == "cache" else {}
+                result.add(algorithm, **{way: answer["first_ms"]}, **again)
                 found[algorithm] |= {name: round(median(each), 3) for name, each in result.samples[algorithm].items()}
                 if way == "cache":
                     found[algorithm] |= {"hits": answer["hits"], "misses": answer["misses"]}
             result.write(milliseconds=found)
 
-        take("build", "cache", at_once=max(2, AT_ONCE))
-        for _ in result.rounds(arguments.samples):
-            take("cache", "memory")
-
-
-# -- Triton ---------------------------------------------------------------------------------------------
 
 MANAGERS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
 COUNTS = ("misses", "hits", "errors")
@@ -176,25 +161,23 @@ def triton_kernels(_way: str) -> None:
 def measure_triton(result: Result, arguments: Arguments) -> None:
     found: dict[str, Any] = {}
     for way, more in MANAGERS.items():
-        answers = list[dict[str, Any]]()
-        with Folders() as folders:
-            for _ in result.rounds(arguments.samples + 1):
-                answers += filter(None, [result.take(way, way, folder=folders(), more=more)])
-        if answers[1:] and way not in result.left_out:
-            cold, *warm = answers
-            found[way] = medians(warm, "first_ms", "second_ms", *COUNTS)
+        with temporary_folders() as folders:
+            rounds = result.rounds(arguments.samples + 1)
+            cold, *warm = [result.take(way, way, folder=folders(), more=more) for _ in rounds] or [None]
+        warm = [*filter(None, warm)]
+        if warm and way not in result.left_out:
+            names = ("first_ms", "second_ms", *COUNTS)
+            found[way] = {name: round(median(each[name] for each in warm), 3) for name in names}
             found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)
         else:
             found[way] = result.left_out.get(way, "the time was over")
         result.write(found=found)
-    with Folders() as folders:
+    with temporary_folders() as folders:
         at_once = result.ranks("ranks", [(["cache"], folders())] * RANKS, MANAGERS["cache"])
     found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
     result.write(found=found)
     print(found)
 
-
-# -- cuda.core's program cache --------------------------------------------------------------------------
 
 PROGRAMS, ROUNDS = 60, 5
 WAYS = ("file backend", "numba_kcache", "built", "published")
@@ -242,7 +225,7 @@ def program_cache(way: str) -> None:
 
 def measure_programs(result: Result, arguments: Arguments) -> None:
     times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
-    with Folders() as folders:
+    with temporary_folders() as folders:
         for number in result.rounds(arguments.samples, fills=1):
             for way, found in result.take_all({way: [way] for way in WAYS}, lambda _: folders()):
                 for name in ("opening", "first", "again") if number >= 0 else ():

@@ -1,12 +1,11 @@
 """How long do public programs of other authors take with this cache, cold and warm, and as published?
 
-Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
-            result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for programs with
-            CuPy, none for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the
-            program is imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the
-            stand-in's line instead; nothing is installed. Cold: an empty cache; these processes run in parallel, one
-            for two cores. Warm: after another process; once for a plain program without a cache. The result must equal
-            the plain one bit by bit; otherwise the largest difference is reported. The result of a program of CuPy's
+Method      Each sample is a fresh process that imports the program, runs it once and saves its result; "process" is
+            the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
+            cuda_compute=True, cupy=True)` before the program is imported. "edited": where a module has `from numba
+            import cuda`, or numba-cuda-mlir's, it is the stand-in's line instead; nothing is installed. Cold: an empty
+            cache, in parallel. Warm: after another process; once for a plain program without a cache. The result must
+            equal the plain one bit by bit; otherwise the largest difference is reported. That of a program of CuPy's
             `examples/` is what it prints, without lines that state times. `--get FOLDER` downloads the programs,
             `--programs FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
@@ -29,7 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, in_parallel, run, say
+import numpy as np
+from harness import AT_ONCE, Arguments, Result, run, say, temporary_folders
 
 WHEELS = (
     "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
@@ -79,49 +79,38 @@ def edited(text: str) -> str:
     return re.sub(pattern, line, text)
 
 
-def stumpy() -> Any:
-    import numpy as np
+module = importlib.import_module
 
-    program: Any = importlib.import_module("stumpy")
+
+def stumpy() -> Any:
     series = np.random.default_rng(1).random(20_000)
-    return np.asarray(program.gpu_stump(series, m=64)).astype(np.float64)
+    return np.asarray(module("stumpy").gpu_stump(series, m=64)).astype(np.float64)
 
 
 def soft_dtw() -> Any:
-    import numpy as np
     import torch
 
-    program: Any = importlib.import_module("soft_dtw_cuda")
     torch.manual_seed(1)
     x = torch.rand(16, 128, 8, device="cuda", requires_grad=True)
     y = torch.rand(16, 128, 8, device="cuda")
-    loss = program.SoftDTW(use_cuda=True, gamma=0.1)(x, y)
+    loss = module("soft_dtw_cuda").SoftDTW(use_cuda=True, gamma=0.1)(x, y)
     loss.sum().backward()
     return np.concatenate([loss.detach().cpu().numpy().ravel(), x.grad.cpu().numpy().ravel()])
 
 
 def rotate_iou() -> Any:
-    import numpy as np
-
-    program: Any = importlib.import_module("rotate_iou")
     random = np.random.default_rng(1)
-    return program.rotate_iou_gpu_eval(random.random((3_000, 5)), random.random((2_000, 5)))
+    return module("rotate_iou").rotate_iou_gpu_eval(random.random((3_000, 5)), random.random((2_000, 5)))
 
 
 def clifford_g3c() -> Any:
-    import numpy as np
-
-    algebra: Any = importlib.import_module("clifford.tools.g3c")
-    program: Any = importlib.import_module("clifford.tools.g3c.cuda")
-    random = np.random.default_rng(1)
+    algebra, random = module("clifford.tools.g3c"), np.random.default_rng(1)
     lines = np.array([algebra.random_line(rng=random).value for _ in range(200)])
-    return program.object_set_cost_cuda_value(lines[:100], lines[100:])
+    return module("clifford.tools.g3c.cuda").object_set_cost_cuda_value(lines[:100], lines[100:])
 
 
 def qibojit() -> Any:
-    import numpy as np
-
-    qibo: Any = importlib.import_module("qibo")
+    qibo = module("qibo")
     qibo.set_backend("qibojit", platform="cupy")
     circuit, gates = qibo.Circuit(16), qibo.gates
     for qubit in range(16):
@@ -133,8 +122,6 @@ def of_cupy(path: str, *words: str) -> Callable[[], Any]:
     """A program of CuPy's `examples/`, which checks its own result."""
 
     def program() -> Any:
-        import numpy as np
-
         (folder,) = (each for each in sys.path if each.endswith("cupy-programs/examples"))
         sys.argv, out = [path, *words], io.StringIO()
         sys.path.insert(0, os.path.dirname(f"{folder}/{path}"))
@@ -150,38 +137,35 @@ def of_cupy(path: str, *words: str) -> Callable[[], Any]:
     return program
 
 
-def of_mlir(module: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
+def of_mlir(name: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
     def program() -> Any:
-        sys.argv = [module, "--backend", "numba-cuda-mlir"]
-        found: Any = importlib.import_module(module)
+        sys.argv = [name, "--backend", "numba-cuda-mlir"]
+        found: Any = module(name)
         return getattr(found, run)(getattr(found, make)())
 
     return program
 
 
-def awkward() -> Any:
-    import numpy as np
-
-    ak: Any = importlib.import_module("awkward")
-    random = np.random.default_rng(1)
-    counts = random.integers(0, 6, 50_000)
-    host = ak.unflatten(random.random(int(counts.sum())), counts)
-    array = ak.to_backend(host, "cuda")
-    pairs = ak.combinations(array, 2, axis=1)
-    found = [ak.num(array, axis=1), ak.flatten(pairs["0"] * pairs["1"]), array[ak.num(array) > 2][:, :2]]
-    flat = [np.asarray(ak.to_numpy(ak.to_backend(ak.flatten(each, axis=None), "cpu"))) for each in found]
+def joined(arrays: list[Any]) -> Any:
+    """The numbers of several arrays of awkward on the device."""
+    ak = module("awkward")
+    flat = [np.asarray(ak.to_numpy(ak.to_backend(ak.flatten(each, axis=None), "cpu"))) for each in arrays]
     return np.concatenate([each.astype(np.float64) for each in flat])
 
 
-def awkward_reduced() -> Any:
-    import numpy as np
+def awkward() -> Any:
+    ak, random = module("awkward"), np.random.default_rng(1)
+    counts = random.integers(0, 6, 50_000)
+    array = ak.to_backend(ak.unflatten(random.random(int(counts.sum())), counts), "cuda")
+    pairs = ak.combinations(array, 2, axis=1)
+    return joined([ak.num(array, axis=1), ak.flatten(pairs["0"] * pairs["1"]), array[ak.num(array) > 2][:, :2]])
 
-    ak: Any = importlib.import_module("awkward")
-    random = np.random.default_rng(1)
+
+def awkward_reduced() -> Any:
+    ak, random = module("awkward"), np.random.default_rng(1)
     counts = random.integers(1, 6, 50_000)
     array = ak.to_backend(ak.unflatten(random.integers(0, 1000, int(counts.sum())), counts), "cuda")
-    found = [ak.sum(array, axis=1), ak.max(array, axis=1), ak.flatten(ak.sort(array, axis=1))]
-    return np.concatenate([np.asarray(ak.to_numpy(ak.to_backend(each, "cpu"))).astype(np.float64) for each in found])
+    return joined([ak.sum(array, axis=1), ak.max(array, axis=1), ak.flatten(ak.sort(array, axis=1))])
 
 
 MLIR = "numba-cuda-mlir"
@@ -210,9 +194,10 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
 }  # fmt: skip
 
 
-def child(name: str, system: str) -> None:
-    import numpy as np
-
+def child(name: str, system: str, programs: str) -> None:
+    home = Path(programs, "edited" if system == "edited" else "")
+    folders = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
+    sys.path[1:1] = map(str, (home, *folders, programs))
     if system == "numba_kcache":
         import numba_kcache
 
@@ -225,8 +210,6 @@ def child(name: str, system: str) -> None:
 
 def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     """Return "same bits", or the largest difference between an element of one system's result and of another's."""
-    import numpy as np
-
     if len(digests) < len(folders):
         return "none"
     if len(set(digests.values())) == 1:
@@ -237,50 +220,30 @@ def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
-def has_cache(name: str, system: str) -> bool:
-    return system != "plain" or "CuPy" in PROGRAMS[name][0]
-
-
-def variables(system: str, programs: Path) -> dict[str, str]:
-    """The environment of a program: the folders in which its modules are."""
-    home = programs / "edited" if system == "edited" else programs
-    modules = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-    path = os.pathsep.join([*map(str, (home, *modules, programs)), os.environ.get("PYTHONPATH", "")])
-    return {"PYTHONPATH": path, "CUPY_SEED": "1"}
-
-
 def measure(result: Result, arguments: Arguments) -> None:
     if arguments.get:
         get(Path(arguments.get))
         return
     result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-    programs, digests = Path(arguments.programs).resolve(), dict[str, dict[str, str]]()
+    digests, pairs = dict[str, dict[str, str]](), dict[str, tuple[str, str]]()
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
         kind, what, _ = PROGRAMS[name]
         systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
         rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
         result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
-        digests[name] = {}
-    pairs = {
-        f"{name}, {system}": (name, system) for name in digests for system in SYSTEMS if system in result.samples[name]
-    }
-    with Folders() as folders:
-
-        def take(named: str) -> tuple[str, Any]:
-            name, system = pairs[named]
-            return named, result.take(
-                named, name, system, folder=folders(name, system), more=variables(system, programs)
-            )
-
+        digests[name], pairs = {}, pairs | {f"{name}, {system}": (name, system) for system in systems}
+    with temporary_folders() as folders:
         for number in result.rounds(arguments.warm + 1):
-            asked = [each for each in pairs if number < 2 or has_cache(*pairs[each])]
-            for named, found in in_parallel(take, asked, 1 if number else AT_ONCE):
-                name, system = pairs[named]
+            # a plain program without a cache has one warm round
+            asked = {
+                each: (name, system, Path(arguments.programs).resolve()) for each, (name, system) in pairs.items()
+                if number < 2 or system != "plain" or "CuPy" in PROGRAMS[name][0]
+            }  # fmt: skip
+            for each, found in result.take_all(
+                asked, lambda each: folders(*pairs[each]), 1 if number else AT_ONCE, more={"CUPY_SEED": "1"}
+            ):
+                name, system = pairs[each]
                 row = result.samples[name][system]
-                if not found:
-                    if named in result.left_out:
-                        row["failed" if number else "cold"] = result.left_out[named]
-                    continue
                 row["compiles"], digests[name][system] = found["compiles"], found["digest"]
                 if number:
                     row["warm"].append(found["process"])
@@ -291,6 +254,8 @@ def measure(result: Result, arguments: Arguments) -> None:
                 compared = comparison(digests[name], [folders(name, each) for each in systems])
                 result.samples[name]["results"] = compared
                 result.write()
+            for name, system in (pairs[each] for each in asked if each in result.left_out):
+                result.samples[name][system]["failed" if number else "cold"] = result.left_out[f"{name}, {system}"]
 
 
 if __name__ == "__main__":
