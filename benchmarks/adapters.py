@@ -90,8 +90,7 @@ def compute(algorithm: str, way: str) -> None:
         assert is_right()
     if way == "build":
         blob.write_bytes(built.serialize())
-    counts = numba_kcache.info("process")
-    say(first_ms=times[0], again_ms=times[1], hits=counts.hits, misses=counts.misses)
+    say(first_ms=times[0], again_ms=times[1])
 
 
 def measure_compute(result: Result, arguments: Arguments) -> None:
@@ -104,13 +103,10 @@ def measure_compute(result: Result, arguments: Arguments) -> None:
             for name, answer in result.take_all(pairs, lambda name: folders(name.split(",")[0]), at_once):
                 algorithm, way = pairs[name]
                 if number < 0 and way == "cache":
-                    found[algorithm]["filled"] = round(answer["first_ms"], 3)
                     continue
                 again = {"again": answer["again_ms"]} if way == "cache" else {}
                 result.add(algorithm, **{way: answer["first_ms"]}, **again)
                 found[algorithm] |= {name: round(median(each), 3) for name, each in result.samples[algorithm].items()}
-                if way == "cache":
-                    found[algorithm] |= {"hits": answer["hits"], "misses": answer["misses"]}
             result.write(milliseconds=found)
 
 

@@ -2,12 +2,11 @@
 
 Method      Each sample is a fresh process that imports the program, runs it once and saves its result; "process" is
             the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
-            cuda_compute=True, cupy=True)` before the program is imported. "edited": where a module has `from numba
-            import cuda`, or numba-cuda-mlir's, it is the stand-in's line instead; nothing is installed. Cold: an empty
-            cache, in parallel. Warm: after another process; once for a plain program without a cache. The result must
-            equal the plain one bit by bit; otherwise the largest difference is reported. That of a program of CuPy's
-            `examples/` is what it prints, without lines that state times. `--get FOLDER` downloads the programs,
-            `--programs FOLDER` names their folder.
+            cuda_compute=True, cupy=True)` before the program is imported. Cold: an empty cache, in parallel. Warm:
+            after another process; once for a plain program without a cache. The result must equal the plain one bit by
+            bit; otherwise the largest difference is reported. That of a program of CuPy's `examples/` is what it
+            prints, without lines that state times. `--get FOLDER` downloads the programs, `--programs FOLDER` names
+            their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
@@ -19,7 +18,6 @@ import io
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,9 +43,7 @@ REPOSITORIES = {
 FOLDERS = ("soft_dtw_cuda", "cupy-programs/examples", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
 """Folders of modules in the repositories, beside those of numba-cuda-mlir."""
 TIMED = re.compile(r"\b(?:sec|seconds|ms|s|time)\b", re.IGNORECASE)
-SYSTEMS = ("plain", "numba_kcache", "edited")
-EDITED = ("stumpy", "soft_dtw_cuda", "rotate_iou", "cholesky", "fft", "attention")
-"""The programs that import a Numba's `cuda` themselves."""
+SYSTEMS = ("plain", "numba_kcache")
 
 
 def get(folder: Path) -> None:
@@ -57,26 +53,6 @@ def get(folder: Path) -> None:
         clone = folder / name
         subprocess.run(["git", "clone", "-q", address, clone], check=True)
         subprocess.run(["git", "-C", clone, "checkout", "-q", commit], check=True)
-    for each in ("stumpy", *REPOSITORIES):
-        shutil.copytree(folder / each, folder / "edited" / each, ignore=shutil.ignore_patterns("__pycache__", ".git"))
-    for path in (folder / "edited").rglob("*.py"):
-        text = path.read_text()
-        if (changed := edited(text)) != text:
-            path.write_text(changed)
-
-
-def edited(text: str) -> str:
-    """A module with the stand-in's `cuda` in place of a Numba's; further names of the line stay Numba's."""
-
-    def line(found: re.Match[str]) -> str:
-        rest = [each for each in re.split(r",\s*", found["names"]) if each != "cuda"]
-        stand_in = "from numba_kcache import cuda" if found["home"] == "numba" else "from numba_kcache.mlir import cuda"
-        same = "".join(f"\n{found['indent']}from {found['home']} import {', '.join(rest)}" for _ in rest[:1])
-        is_changed = len(rest) < len(found["names"].split(","))
-        return f"{found['indent']}{stand_in}{same}" if is_changed else found[0]
-
-    pattern = r"(?m)^(?P<indent> *)from (?P<home>numba|numba_cuda_mlir) import (?P<names>[\w, ]+)$"
-    return re.sub(pattern, line, text)
 
 
 module = importlib.import_module
@@ -195,9 +171,8 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
 
 
 def child(name: str, system: str, programs: str) -> None:
-    home = Path(programs, "edited" if system == "edited" else "")
-    folders = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-    sys.path[1:1] = map(str, (home, *folders, programs))
+    folders = [*FOLDERS, *Path(programs).glob("numba-cuda-mlir/tests/benchmarks/*/")]
+    sys.path[1:1] = [programs, *(str(Path(programs, each)) for each in folders)]
     if system == "numba_kcache":
         import numba_kcache
 
@@ -228,10 +203,9 @@ def measure(result: Result, arguments: Arguments) -> None:
     digests, pairs = dict[str, dict[str, str]](), dict[str, tuple[str, str]]()
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
         kind, what, _ = PROGRAMS[name]
-        systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
-        rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
+        rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in SYSTEMS}
         result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
-        digests[name], pairs = {}, pairs | {f"{name}, {system}": (name, system) for system in systems}
+        digests[name], pairs = {}, pairs | {f"{name}, {system}": (name, system) for system in SYSTEMS}
     with temporary_folders() as folders:
         for number in result.rounds(arguments.warm + 1):
             # a plain program without a cache has one warm round
@@ -250,8 +224,7 @@ def measure(result: Result, arguments: Arguments) -> None:
                     row["warm_median"] = median(row["warm"])
                 else:
                     row["cold"] = found["process"]
-                systems = [each for each in SYSTEMS if each in result.samples[name]]
-                compared = comparison(digests[name], [folders(name, each) for each in systems])
+                compared = comparison(digests[name], [folders(name, each) for each in SYSTEMS])
                 result.samples[name]["results"] = compared
                 result.write()
             for name, system in (pairs[each] for each in asked if each in result.left_out):
