@@ -4,9 +4,8 @@ Method      Each sample is a fresh process that imports the program, runs it onc
             the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
             cuda_compute=True, cupy=True)` before the program is imported. Cold: an empty cache, in parallel. Warm:
             after another process; once for a plain program without a cache. The result must equal the plain one bit by
-            bit; otherwise the largest difference is reported. That of a program of CuPy's `examples/` is what it
-            prints, without lines that state times. `--get FOLDER` downloads the programs, `--programs FOLDER` names
-            their folder.
+            bit; otherwise the largest difference is reported. `--get FOLDER` downloads the programs, `--programs
+            FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
@@ -14,14 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import io
 import os
-import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,11 +33,9 @@ REPOSITORIES = {
     "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
     "OpenPCDet": ("https://github.com/open-mmlab/OpenPCDet", "8cacccec11db6f59bf6934600c9a175dae254806"),
-    "cupy-programs": ("https://github.com/cupy/cupy", "v14.2.0"),
 }
-FOLDERS = ("soft_dtw_cuda", "cupy-programs/examples", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
+FOLDERS = ("soft_dtw_cuda", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
 """Folders of modules in the repositories, beside those of numba-cuda-mlir."""
-TIMED = re.compile(r"\b(?:sec|seconds|ms|s|time)\b", re.IGNORECASE)
 SYSTEMS = ("plain", "numba_kcache")
 
 
@@ -94,25 +87,6 @@ def qibojit() -> Any:
     return np.asarray(qibo.get_backend().to_numpy(circuit().state())).view(np.float64)
 
 
-def of_cupy(path: str, *words: str) -> Callable[[], Any]:
-    """A program of CuPy's `examples/`, which checks its own result."""
-
-    def program() -> Any:
-        (folder,) = (each for each in sys.path if each.endswith("cupy-programs/examples"))
-        sys.argv, out = [path, *words], io.StringIO()
-        sys.path.insert(0, os.path.dirname(f"{folder}/{path}"))
-        try:
-            with redirect_stdout(out):
-                runpy.run_path(f"{folder}/{path}", run_name="__main__")
-        except SystemExit as end:  # some end by it
-            if end.code:
-                raise
-        lines = [line for line in out.getvalue().splitlines() if not TIMED.search(line)]
-        return np.frombuffer("\n".join(lines).encode(), np.uint8).astype(np.float64)
-
-    return program
-
-
 def of_mlir(name: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
     def program() -> Any:
         sys.argv = [name, "--backend", "numba-cuda-mlir"]
@@ -156,17 +130,6 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "awkward": ("CuPy RawModule", "combinations and slices of 50,000 lists", awkward),
     "awkward_reduced": ("cuda.compute", "sums, maxima and a sort of 50,000 lists", awkward_reduced),
     "qibojit": ("CuPy RawKernel and RawModule", "a circuit of 16 qubits", qibojit),
-    "complex_struct": ("CuPy RawKernel", "as published", of_cupy("custom_struct/complex_struct.py")),
-    "packed_matrix": ("CuPy RawModule", "with templates", of_cupy("custom_struct/packed_matrix.py")),
-    "builtin_vectors": ("CuPy RawKernel", "as published", of_cupy("custom_struct/builtin_vectors.py")),
-    "black_scholes": (
-        "CuPy ElementwiseKernel, reductions", "100,000 options",
-        of_cupy("finance/black_scholes.py", "--n-options", "100000")),
-    "monte_carlo": (
-        "CuPy ElementwiseKernel, reductions", "100 options of 100 samples",
-        of_cupy("finance/monte_carlo.py", "--n-options", "100", "--n-samples-per-thread", "100")),
-    "elementwise_op": ("cupyx.jit", "as published", of_cupy("jit/elmentwise_op.py")),
-    "reduction_simple": ("cupyx.jit", "as published", of_cupy("jit/reduction_simple.py")),
 }  # fmt: skip
 
 
@@ -213,9 +176,7 @@ def measure(result: Result, arguments: Arguments) -> None:
                 each: (name, system, Path(arguments.programs).resolve()) for each, (name, system) in pairs.items()
                 if number < 2 or system != "plain" or "CuPy" in PROGRAMS[name][0]
             }  # fmt: skip
-            for each, found in result.take_all(
-                asked, lambda each: folders(*pairs[each]), 1 if number else AT_ONCE, more={"CUPY_SEED": "1"}
-            ):
+            for each, found in result.take_all(asked, lambda each: folders(*pairs[each]), 1 if number else AT_ONCE):
                 name, system = pairs[each]
                 row = result.samples[name][system]
                 row["compiles"], digests[name][system] = found["compiles"], found["digest"]
