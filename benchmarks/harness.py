@@ -62,20 +62,6 @@ def compiles() -> int:
     return numba_kcache.info("process").compiles
 
 
-def median_of_batches(launch: Callable[[], object], wait: Callable[[], object], batches: int, launches: int) -> float:
-    """Seconds of one asynchronous launch: the median of several batches, after each of which the device is idle."""
-    for _ in range(20):
-        launch()
-    times = []
-    for _ in range(batches):
-        wait()
-        start = time.perf_counter()
-        for _ in range(launches):
-            launch()
-        times.append((time.perf_counter() - start) / launches)
-    return median(times)
-
-
 def wait_for_the_others() -> None:
     """Report that this child is ready, and wait for the start, if it is a rank: then `KC_BENCH_BARRIER` is the folder
     through which ranks and parent communicate."""

@@ -131,6 +131,7 @@ class _Cells(string.Formatter):
         "median_s": lambda found: f"{digits(median(found))} s",
         "median_ms": lambda found: digits(median(found) * 1e3),
         "median_us": lambda found: digits(median(found) * 1e6),
+        "ratio": lambda found: f"{found:.3f}" if isinstance(found, float) else f"{found}",
         "s": lambda found: f"{found:.2f}" if isinstance(found, float) else "–",
         "words": ", ".join,
     }

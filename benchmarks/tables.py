@@ -130,24 +130,19 @@ def programs() -> str:
         other = next((f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS), "–")
         script = script_of(of).partition(".")[0]
         lines.append(" | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script}`")))
-    sentences = [
+    eight = result_of("workloads")["samples"].get(EIGHT)
+    compiled = [f"{median(eight[system]['cold compiles']):.0f}" for system in (OURS, NUMBA)] if eight else []
+    pair, machine = result_of("added")["added"]["RawKernel"], result_of("first_launch")["machine"]
+    sentences = (
         "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
         "Caches are filled where no row says otherwise.",
-    ]
-    if eight := result_of("workloads")["samples"].get(EIGHT):
-        ours, theirs = (median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
-        sentences.append(f"The 8 processes compile {ours:.0f} kernels here, and {theirs:.0f} with Numba's cache.")
-    pair, machine = result_of("added")["added"]["RawKernel"], result_of("first_launch")["machine"]
-    sentences += [
-        f"In pairs of whole processes that import CuPy anyway, a small kernel costs {pair['added_ms']:+.0f} ms",
-        f"compared with `RawKernel` ({pair['low_ms']:.0f} to {pair['high_ms']:.0f}; `benchmarks/added.py`).",
-        f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.",
-    ]
+        *["The 8 processes compile {} kernels here, and {} with Numba's cache.".format(*compiled)] * bool(eight),
+        "In pairs of whole processes that import CuPy anyway, a small kernel costs {added_ms:+.0f} ms".format_map(pair),
+        "compared with `RawKernel` ({low_ms:.0f} to {high_ms:.0f}; `benchmarks/added.py`).".format_map(pair),
+        "{gpu}, driver {driver}, Python {python}.".format_map(machine),
+    )
     head = " | ".join(("ms, in a fresh process", *COLUMNS, "other", "`benchmarks/`"))
     return "\n".join([*table(head, lines), "", *paragraph(*sentences)])
-
-
-# -- first launches and whole processes -----------------------------------------------------------------
 
 
 def cases(result: Result) -> list[str]:
@@ -221,9 +216,6 @@ def added() -> str:
     return "\n".join([*table(head, lines), "", *paragraph(note), *footer(result)[:-2]])
 
 
-# -- many processes, kernels and compiles ---------------------------------------------------------------
-
-
 def of_growth(is_launches: bool) -> Callable[[Result], Iterator[Record]]:
     """For each part of the kernels, or for that of launches: memory, and the seconds of the first and the last call."""
 
@@ -243,17 +235,10 @@ def of_growth(is_launches: bool) -> Callable[[Result], Iterator[Record]]:
     return records
 
 
-LABELS = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
-
-
-def ratios(result: Result) -> Iterator[Record]:
-    """CPU time of compiles after a process's first, as multiples of that of NVRTC alone."""
-    for name, label in LABELS.items():
-        yield {"name": label, "figure": f"{result['summary'][name]:.3f}"}
-    yield {"name": "above 1.15", "figure": result["summary"]["above 1.15"]}
-
-
-# -- a fleet -----------------------------------------------------------------------------------------------
+LABELS = {
+    "all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst",
+    "above 1.15": "above 1.15",
+}  # fmt: skip
 
 
 def of_nodes(result: Result) -> Iterator[Record]:
@@ -289,8 +274,6 @@ def fleets(result: Result) -> Iterator[Record]:
         yield {**each, "start": warm if each["warm"] else cold}
 
 
-# -- keys -----------------------------------------------------------------------------------------------
-
 CUB = "cub/block/block_reduce.cuh"
 LOOKUPS = ("no includes, first", "no includes, after", f"{CUB}, first", f"{CUB}, after")
 
@@ -323,8 +306,8 @@ def served(outcome: str) -> str:
 
 def unable(result: Result) -> list[str]:
     """The lines below, with the systems that cannot look up here."""
-    looked_up = result["samples"]["lookup"].items()
-    return footer({**result, "left_out": {system: why for system, why in looked_up if isinstance(why, str)}})
+    reasons = {system: why for system, why in result["samples"]["lookup"].items() if isinstance(why, str)}
+    return footer({**result, "left_out": reasons})
 
 
 def header_corpus() -> str:
@@ -343,9 +326,6 @@ def header_corpus() -> str:
         )
     head = "| changes | special | changing the code | stale | needless | not learned"
     return "\n".join([*table(head, lines), "", *dict.fromkeys(map(machine_of, results))])
-
-
-# -- adapters and programs of others --------------------------------------------------------------------
 
 
 MANAGERS = {"own": "Triton's directory", "cache": "this cache"}
@@ -383,9 +363,6 @@ def suites() -> str:
         lines.append(f"{of} | {passes} | {len(new['cold'])} | {len(new['warm'])} | {', '.join(names) or 'none'}")
     head = "tests | pass plainly | fail here, cold | fail here, warm | which"
     return "\n".join([*table(head, lines), "", *dict.fromkeys(machines)])
-
-
-# -- the project itself ---------------------------------------------------------------------------------
 
 
 def run() -> str:
@@ -443,7 +420,8 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
                  of_growth(is_launches=True))),
         "compile_overhead": page(
             "compile_overhead",
-            rows("{summary[sources]} sources | of NVRTC alone", "{name} | {figure}", ratios),
+            rows("{summary[sources]} sources | of NVRTC alone", "{name} | {figure:ratio}", lambda result: (
+                {"name": label, "figure": result["summary"][name]} for name, label in LABELS.items())),
             rows("medians, by what is included | sources | NVRTC alone, ms | more, ms | of NVRTC alone",
                  "{name} | {sources} | {alone, ms:.1f} | {more, ms:.1f} | {median:.3f}",
                  at("summary > kinds"))),
