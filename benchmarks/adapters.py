@@ -172,7 +172,6 @@ def measure_triton(result: Result, arguments: Arguments) -> None:
         at_once = result.ranks("ranks", [(["cache"], folders())] * RANKS, MANAGERS["cache"])
     found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
     result.write(found=found)
-    print(found)
 
 
 PROGRAMS, ROUNDS = 60, 5
@@ -228,7 +227,6 @@ def measure_programs(result: Result, arguments: Arguments) -> None:
                     times[way].setdefault(name, []).extend(found[name])
             figures = {way: {name: round(median(each), 2) for name, each in by.items()} for way, by in times.items()}
             result.write(microseconds=figures | result.left_out)
-    print(result.notes["microseconds"])
 
 
 if __name__ == "__main__":

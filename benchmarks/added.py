@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import programs
 from harness import AT_ONCE, Arguments, Result, alternated, in_parallel, run, temporary_folders
-from programs import Program, write_cubin
+from programs import Program
 
 HALF = "cuda_fp16.h"
 
@@ -70,19 +69,13 @@ MAIN = (
 SIDES = ("ours", "other")
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The order statistics between which the median lies with 95 % (binomial, normal approximation)."""
-    ordered, reach = sorted(values), 0.98 * math.sqrt(len(values))
-    first = max(0, math.floor(len(values) / 2 - reach))
-    return ordered[first], ordered[len(values) - 1 - first]
-
-
 def added_by(samples: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
-    """The median of the differences in ms, and the interval, of each pair."""
+    """The median of the differences in ms of each pair, and its 95 % interval (binomial, normal approximation)."""
     found = {}
     for name, sides in samples.items():
-        more = [(ours - other) * 1e3 for ours, other in zip(*(sides[side] for side in SIDES), strict=True)]
-        low, high = interval(more)
+        more = sorted((ours - other) * 1e3 for ours, other in zip(*(sides[side] for side in SIDES), strict=True))
+        first = max(0, math.floor(len(more) / 2 - 0.98 * math.sqrt(len(more))))
+        low, high = more[first], more[len(more) - 1 - first]
         found[name] = {"added_ms": median(more), "low_ms": low, "high_ms": high, "pairs": len(more)}
     return found
 
@@ -96,7 +89,6 @@ def measure(result: Result, arguments: Arguments) -> None:
         for name in PAIRS if name in chosen
     }  # fmt: skip
     with temporary_folders() as folders:
-        result.take("the cubin of the bare system", "cubin", folder=folders("warm"))
         for number in result.rounds(max(arguments.pairs, arguments.cold), fills=fills):
             now = [name for name, (begin, end) in bounds.items() if begin <= number < end]
             large = [name for name in now if number < 0 or (name.startswith("cold") and PAIRS[name][0].count > 1)]
@@ -115,15 +107,6 @@ def measure(result: Result, arguments: Arguments) -> None:
                     if len(found) == len(SIDES) and number >= 0:
                         result.add(name, **found)
             result.write(added=added_by(result.samples))
-    for name, row in result.notes["added"].items():
-        print("{:40} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {pairs} pairs".format(name, **row))
-
-
-def child(name: str, side: str = "") -> None:
-    if side:
-        PAIRS[name][SIDES.index(side)].run()
-    else:
-        write_cubin()
 
 
 SUM = ("import", "decoration", "first", "exit")
@@ -150,7 +133,6 @@ WITH_COMPILERS = ("cupy", "torch", "mlir", "compute")
 
 def measure_steps(result: Result, arguments: Arguments) -> None:
     with temporary_folders() as folders:
-        result.take("the cubin of the bare systems", "cubin", folder=folders("warm"))
         for number in result.rounds(arguments.rounds, fills=1):
             slow = () if number < 3 else ("torch", "mlir")  # their imports take seconds: three samples are enough
             for system, program in ((name, each) for name, each in SYSTEMS.items() if each.library not in slow):
@@ -168,14 +150,10 @@ def measure_steps(result: Result, arguments: Arguments) -> None:
                         result.add(system, state, **parts, sum=sum_s, all=all_s, end=all_s - found["result"])
 
 
-def step_child(system: str, started: str = "") -> None:
-    if started:
-        programs.child(SYSTEMS[system], float(started))
-    else:
-        write_cubin()
-
-
 if __name__ == "__main__":
-    parts = {"added": (measure, child), "warm_steps": (measure_steps, step_child)}
+    parts = {
+        "added": (measure, lambda name, side: PAIRS[name][SIDES.index(side)].run()),
+        "warm_steps": (measure_steps, lambda system, started: programs.child(SYSTEMS[system], float(started))),
+    }
     more = {"except": ""}
     run(__doc__, parts, pairs=(20, 5), others=(5, 5), cold=(5, 1), rounds=(7, 2), only="", **more)

@@ -75,22 +75,29 @@ def compile_alone(text: str, flags: list[bytes]) -> None:
         raise ValueError(text)
 
 
-def measure_all(sources: dict[str, str], rounds: int, end_s: float) -> dict[str, dict[str, float]]:
-    """Least CPU seconds of each source by NVRTC alone and by this package; texts that NVRTC refuses are left out."""
+def child(number: str, of: str, core: str, rounds: str, limit: str, end_s: str, folder: str = "") -> None:
+    """Print the least CPU seconds of every `of`-th source, on one core, by NVRTC alone and by this package.
+
+    Texts that NVRTC refuses are left out.
+    """
     import numba_kcache
     from numba_kcache import cached_module
     from tests.support.compiling import toolkit_dirs
 
+    os.sched_setaffinity(0, [int(core)])
+    pairs = reversed([*texts(folder)])
+    chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
+    sources = dict([*chosen.items()][: int(limit)][int(number) :: int(of)])
     flags = [b"--no-cache", f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
     found: dict[str, dict[str, float]] = {}
-    for number in range(-1, rounds):
-        if number > 0 and time.time() > end_s:
+    for turn in range(-1, int(rounds)):
+        if turn > 0 and time.time() > float(end_s):
             break
         with temporary_folders() as folders:
             cache = numba_kcache.KernelCache(folders())
             for text, location in list(sources.items()):
                 least = found.setdefault(location, {"alone": float("inf"), "ours": float("inf")})
-                for side in ("alone", "ours") if number % 2 else ("ours", "alone"):
+                for side in ("alone", "ours") if turn % 2 else ("ours", "alone"):
                     gc.collect()
                     begin = time.process_time()
                     try:
@@ -101,17 +108,9 @@ def measure_all(sources: dict[str, str], rounds: int, end_s: float) -> dict[str,
                     except (ValueError, numba_kcache.KCacheError):  # not a complete source
                         del sources[text], found[location]
                         break
-                    if number >= 0:
+                    if turn >= 0:
                         least[side] = min(least[side], time.process_time() - begin)
-    return found
-
-
-def child(number: str, of: str, core: str, rounds: str, limit: str, end_s: str, folder: str = "") -> None:
-    """Measure every `of`-th source on one core."""
-    os.sched_setaffinity(0, [int(core)])
-    pairs = reversed([*texts(folder)])
-    chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
-    say(**measure_all(dict([*chosen.items()][: int(limit)][int(number) :: int(of)]), int(rounds), float(end_s)))
+    say(**found)
 
 
 def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:

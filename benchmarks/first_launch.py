@@ -22,7 +22,6 @@ import itertools
 import time
 from functools import partial
 from statistics import median
-from typing import NamedTuple
 
 import programs
 from harness import AT_ONCE, Arguments, Result, alternated, compiles, run, say, temporary_folders
@@ -47,23 +46,12 @@ SYSTEMS: dict[str, tuple[str, System, tuple[int, int], tuple[str, ...]]] = {
 more take too long; and the headers that its kernels can include."""
 
 
-class Case(NamedTuple):
-    """The number of kernels and their header, and the numbers of cold and warm samples, usually and with `--quick`."""
-
-    kernels: int
-    header: str
-    cold: tuple[int, int]
-    warm: tuple[int, int]
-
-    @property
-    def name(self) -> str:
-        return f"{self.kernels}, {self.header}" if self.header else f"{self.kernels}"
-
-
-CASES = (
-    Case(1, "", (3, 1), (7, 3)), Case(31, "", (1, 1), (4, 2)), Case(300, "", (1, 1), (3, 2)),
-    Case(1, HEADER, (2, 1), (5, 3)), Case(31, HEADER, (1, 1), (3, 2)), Case(300, HEADER, (1, 0), (3, 0)),
-)  # fmt: skip
+CASES = {
+    "1": (1, "", (3, 1), (7, 3)), "31": (31, "", (1, 1), (4, 2)), "300": (300, "", (1, 1), (3, 2)),
+    f"1, {HEADER}": (1, HEADER, (2, 1), (5, 3)), f"31, {HEADER}": (31, HEADER, (1, 1), (3, 2)),
+    f"300, {HEADER}": (300, HEADER, (1, 0), (3, 0)),
+}  # fmt: skip
+"""The number of kernels and their header, and the numbers of cold and warm samples, usually and with `--quick`."""
 
 
 def first_launch(system: str, kernels: str, header: str = "") -> None:
@@ -77,36 +65,35 @@ def first_launch(system: str, kernels: str, header: str = "") -> None:
 
 def measure_first(result: Result, arguments: Arguments) -> None:
     """In a round, each case fills empty caches and reads those of the first round, as often as it asks."""
-    is_quick, asked = arguments.quick, arguments.kernels.split(",")
-    rows: dict[Case, dict[str, tuple[object, ...]]] = {}
-    for case in CASES:
-        if not case.cold[is_quick] or f"{case.kernels}" not in asked:
-            continue
-        able = {system: most[is_quick] for system, (_, _, most, headers) in SYSTEMS.items() if case.header in headers}
-        wanted = [system for system, most in able.items() if case.kernels <= most]
-        rows[case] = {f"{each}, {case.name}": (each, case.kernels, *filter(None, [case.header])) for each in wanted}
+    quick, asked = arguments.quick, arguments.kernels.split(",")
+    chosen = {case: of for case, of in CASES.items() if of[2][quick] and f"{of[0]}" in asked}
+    rows: dict[str, dict[str, tuple[str, ...]]] = {}
+    for case, (kernels, header, _, _) in chosen.items():
+        able = {system: most[quick] for system, (_, _, most, headers) in SYSTEMS.items() if header in headers}
+        wanted = [system for system, most in able.items() if kernels <= most]
+        rows[case] = {f"{each}, {case}": (each, f"{kernels}", *filter(None, [header])) for each in wanted}
         if skipped := [system for system in able if system not in wanted]:
-            result.left_out[case.name] = f"not asked in this turn: {', '.join(skipped)}"
-        result.samples[case.name] = {}
+            result.left_out[case] = f"not asked in this turn: {', '.join(skipped)}"
+        result.samples[case] = {}
 
-    def take(cases: list[Case], state: str, number: int, at_once: int) -> None:
+    def take(cases: list[str], state: str, number: int, at_once: int) -> None:
         of = {name: (case, words) for case in cases for name, words in rows[case].items()}
-        slow = [name for name, (_, words) in of.items() if number >= 3 and SYSTEMS[f"{words[0]}"][0] == "torch"]
+        slow = [name for name, (_, words) in of.items() if number >= 3 and SYSTEMS[words[0]][0] == "torch"]
         words = {name: of[name][1] for name in alternated([*of], number) if name not in slow}
         filled = number if state == "cold" else 0
         for name, found in result.take_all(words, partial(folders, filled), at_once):
             case, (system, *_) = of[name]
-            if f"{system}".startswith("numba_kcache"):
+            if system.startswith("numba_kcache"):
                 assert (found["compiles"] > 0) == (state == "cold"), (name, state, found)
-            result.add(case.name, f"{system}", prefix=f"{state} ", first=found["first"], process=found["process"])
+            result.add(case, system, prefix=f"{state} ", first=found["first"], process=found["process"])
 
     with temporary_folders() as folders:
-        take([case for case in reversed(rows) if case.kernels > 1], "cold", 0, 2 * AT_ONCE)
-        for number in result.rounds(max(case.warm[is_quick] for case in rows)):
-            for case in rows:
-                if case.kernels == 1 and number < case.cold[is_quick]:
+        take([case for case in reversed(chosen) if chosen[case][0] > 1], "cold", 0, 2 * AT_ONCE)
+        for number in result.rounds(max(warm[quick] for _, _, _, warm in chosen.values())):
+            for case, (kernels, _, cold, warm) in chosen.items():
+                if kernels == 1 and number < cold[quick]:
                     take([case], "cold", number, 1)
-                if number < case.warm[is_quick]:
+                if number < warm[quick]:
                     take([case], "warm", number, 1)
 
 

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Arguments, Result, answer, compiles, run, say, start, temporary_folders, wait_for_the_others
+from harness import ROOT, Arguments, Result, compiles, fresh, run, say, temporary_folders, wait_for_the_others
 from programs import text
 
 sys.path.insert(0, str(ROOT))
@@ -109,7 +109,7 @@ def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[s
     """
 
     def first(directory: Path, url: str, number: int = 1) -> Any:
-        found = answer(start(["-c", FIRST, directory, url, text(number)], folder))
+        found = fresh(["-c", FIRST, directory, url, text(number)], folder)
         assert isinstance(found, dict), found
         return found
 

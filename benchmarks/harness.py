@@ -37,8 +37,6 @@ LIMIT_S = 240.0
 AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
 """The number of processes that run in parallel where only their compiles take time, or no time is measured."""
 
-# -- in a child -----------------------------------------------------------------------------------------
-
 
 def say(**found: object) -> None:
     """Print the figures of this child as JSON, with the time at which it is done."""
@@ -140,8 +138,6 @@ def temporary_folders() -> Iterator[Callable[..., Path]]:
 
         yield folder
 
-
-# -- the machine ----------------------------------------------------------------------------------------
 
 DISTRIBUTIONS = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "numpy",
@@ -364,4 +360,4 @@ def run(
     result.notes |= {"quick": True} if arguments.quick else {}
     measure(result, arguments)
     result.write(is_cut=result.is_cut)
-    show(result.samples)
+    show(result.notes | result.samples)

@@ -135,8 +135,6 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
     "torch": of_torch,
 }
 
-# -- systems of CUDA C++ --------------------------------------------------------------------------------
-
 
 def returning(source: str) -> Callable[[], str]:
     def k1() -> str:
@@ -234,7 +232,16 @@ def launch_bare(driver: Any, function: Any, a: float, x: int, y: int, n: int) ->
 
 
 def cubin() -> bytes:
-    return Path(os.environ["KC_BENCH_DIR"], CUBIN).read_bytes()
+    """The cubin of kernel 1, from a file that the first process of a cache writes."""
+    path = Path(os.environ["KC_BENCH_DIR"], CUBIN)
+    if not path.is_file():
+        from numba_kcache import cached_kernel
+
+        kernel, private = cached_kernel(text(1)), path.with_suffix(f".{os.getpid()}")
+        kernel.compile()
+        private.write_bytes(kernel.cubin())
+        private.replace(path)
+    return path.read_bytes()
 
 
 def bare(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
@@ -262,8 +269,6 @@ def bare_numba(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
 
     yield launch
 
-
-# -- systems of Python ----------------------------------------------------------------------------------
 
 NUMBA_BODY = """
 
@@ -422,14 +427,3 @@ def child(program: Program, started: float) -> None:
 
     atexit.register(close)  # registered first, so called after all other exit handlers
     program.run(ended)
-
-
-def write_cubin() -> None:
-    """Write the cubin of kernel 1 for the bare systems."""
-    from numba_kcache import cached_kernel
-
-    x, y = (of_driver().ones(N) for _ in range(2))
-    kernel = cached_kernel(text(1))
-    kernel[GRID](2.0, x, y, N)
-    Path(os.environ["KC_BENCH_DIR"], CUBIN).write_bytes(kernel.cubin())
-    say()

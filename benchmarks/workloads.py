@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import harness
 import numba_program
 import numpy as np
 from harness import AT_ONCE, ROOT, Arguments, Result, compiles, is_pretended, require, run, say, temporary_folders
@@ -125,12 +124,8 @@ def core_products() -> tuple[Ready, Callable[..., object]]:
 
 def twenty(decorator: str) -> dict[str, float]:
     """The program with the decorator of that name."""
-    kernels = numba_program.imported(os.path.join(os.environ["KC_PROGRAMS"], decorator))
-    from numba import cuda
-
-    cuda.current_context()
-    harness.wait_for_the_others()
-    first, last = numba_program.run_all(kernels, is_checked=not is_pretended())
+    folder = os.path.join(os.environ["KC_PROGRAMS"], decorator)
+    kernels, first, last = numba_program.run_all(folder, is_checked=not is_pretended())
     theirs = sum(sum(each.stats.cache_misses.values()) for each in kernels if decorator == "numba")
     return {"first": first, "all": last, **({"compiles": theirs} if decorator == "numba" else {})}
 
