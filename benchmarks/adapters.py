@@ -111,7 +111,6 @@ def measure_compute(result: Result, arguments: Arguments) -> None:
 
 
 MANAGERS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
-COUNTS = ("misses", "hits", "errors")
 RANKS = 8
 
 
@@ -150,8 +149,7 @@ def triton_kernels(_way: str) -> None:
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
         assert torch.allclose(out, expected, atol=1e-5)
-    counts = numba_kcache.info("process")
-    say(first_ms=times[0], second_ms=times[1], **{name: getattr(counts, name) for name in COUNTS})
+    say(first_ms=times[0], second_ms=times[1], misses=numba_kcache.info("process").misses)
 
 
 def measure_triton(result: Result, arguments: Arguments) -> None:
@@ -162,15 +160,14 @@ def measure_triton(result: Result, arguments: Arguments) -> None:
             cold, *warm = [result.take(way, way, folder=folders(), more=more) for _ in rounds] or [None]
         warm = [*filter(None, warm)]
         if warm and way not in result.left_out:
-            names = ("first_ms", "second_ms", *COUNTS)
-            found[way] = {name: round(median(each[name] for each in warm), 3) for name in names}
+            found[way] = {name: round(median(each[name] for each in warm), 3) for name in ("first_ms", "second_ms")}
             found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)
         else:
             found[way] = result.left_out.get(way, "the time was over")
         result.write(found=found)
     with temporary_folders() as folders:
         at_once = result.ranks("ranks", [(["cache"], folders())] * RANKS, MANAGERS["cache"])
-    found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
+    found["ranks"] = {"misses": sum(each["misses"] for each in at_once["answers"])} if at_once else "failed"
     result.write(found=found)
 
 

@@ -33,26 +33,25 @@ System = Callable[[int], Launch]
 """Makes, for a number of arguments, a function that launches the kernel once; raises if the system cannot run here."""
 
 
-def names(arguments: int) -> tuple[list[str], list[str]]:
-    """The names of the arrays and of the scalars, which come after them."""
+def kernel_text(arguments: int, store: str, array: str = "{}", scalar: str = "{}") -> tuple[str, str]:
+    """The parameters of the kernel, arrays before scalars, and its statements: each stores a scalar in an array."""
     half = arguments // 2
-    return [f"p{letter}" for letter in LETTERS[:half]], [f"s{letter}" for letter in LETTERS[: arguments - half]]
+    arrays, scalars = ([f"{kind}{letter}" for letter in LETTERS] for kind in "ps")
+    parameters = [*map(array.format, arrays[:half]), *map(scalar.format, scalars[: arguments - half])]
+    return ", ".join(parameters), "; ".join(map(store.format, arrays[:half], scalars))
 
 
 def source(arguments: int) -> str:
     """CUDA C++ of the kernel."""
-    arrays, scalars = names(arguments)
-    parameters = ", ".join([*(f"float *{each}" for each in arrays), *(f"float {each}" for each in scalars)])
-    uses = "".join(f"{array}[0] = {scalar};" for array, scalar in zip(arrays, scalars, strict=False))
-    return f'extern "C" __global__ void k({parameters}) {{ if (clock64() == 0) {{ {uses} }} }}'
+    parameters, uses = kernel_text(arguments, "{}[0] = {}", "float *{}", "float {}")
+    return f'extern "C" __global__ void k({parameters}) {{ if (clock64() == 0) {{ {uses}; }} }}'
 
 
 def python_function(arguments: int, cuda: Any) -> Any:
     """The same kernel as a Python function."""
-    arrays, scalars = names(arguments)
-    uses = "; ".join(f"{array}[0] = {scalar}" for array, scalar in zip(arrays, scalars, strict=False)) or "pass"
+    parameters, uses = kernel_text(arguments, "{}[0] = {}")
     scope: dict[str, Any] = {"cuda": cuda}
-    exec(f"def k({', '.join(arrays + scalars)}):\n    if cuda.threadIdx.x > 2000:\n        {uses}\n", scope)
+    exec(f"def k({parameters}):\n    if cuda.threadIdx.x > 2000:\n        {uses or 'pass'}\n", scope)
     return scope["k"]
 
 
@@ -158,9 +157,8 @@ def numba_jit(arguments: int) -> Launch:
 
 
 def triton_jit(arguments: int) -> Launch:
-    arrays, scalars = names(arguments)
-    uses = "; ".join(f"tl.store({array}, {scalar})" for array, scalar in zip(arrays, scalars, strict=False)) or "pass"
-    text = f"def k({', '.join(arrays + scalars)}):\n    if tl.program_id(0) > 2000:\n        {uses}\n"
+    parameters, uses = kernel_text(arguments, "tl.store({}, {})")
+    text = f"def k({parameters}):\n    if tl.program_id(0) > 2000:\n        {uses or 'pass'}\n"
     with temporary_folders() as folders:
         file = folders() / f"triton_{arguments}.py"  # Triton reads the source from its file
         file.write_text(f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{text}")
@@ -168,7 +166,7 @@ def triton_jit(arguments: int) -> Launch:
         module: Any = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         _kept.append(module)
-        values = [2.0 + index for index in range(len(scalars))]  # Triton compiles a 1 into the kernel
+        values = [2.0 + index for index in range(arguments - arguments // 2)]  # Triton compiles a 1 into the kernel
         launch = partial(module.k[(1,)], *of("torch")(arguments), *values)
         launch()
     return launch

@@ -27,6 +27,7 @@ WITH_CUB = f"""#include <{CUB}>
 extern "C" __global__ void k(int *o) {{
     using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);
 }}"""
+PLAIN = 'extern "C" __global__ void k%d(float *x) { x[threadIdx.x] *= %d; }'
 VALUE = """#include "value.h"
 #if __has_include("asked.h")
 #undef VALUE
@@ -35,11 +36,6 @@ VALUE = """#include "value.h"
 __device__ volatile int value = VALUE;
 extern "C" __global__ void k(int *o) { *o = value; }
 """
-
-
-def plain_source(number: int) -> str:
-    """A kernel with a name of its own."""
-    return f'extern "C" __global__ void k{number}(float *x) {{ x[threadIdx.x] *= {number}; }}'
 
 
 def constant(cubin: bytes) -> int:
@@ -114,7 +110,7 @@ def look_up(name: str, starts_with: str) -> dict[str, float]:
     """Seconds by name: of CUB alone if `starts_with` is "cub", else of the plain kernels and of CUB after them."""
     of, _ = SYSTEMS[name]
     assert of
-    plain = [of(plain_source(number), f"k{number}", []) for number in range(6)]
+    plain = [of(PLAIN % (number, number), f"k{number}", []) for number in range(6)]
     cub = [of(WITH_CUB, "k", include_dirs())] if name != CORE else []  # it refuses headers
     if starts_with == "cub" and cub:
         return {f"{CUB}, first": timed(cub[0])}

@@ -142,8 +142,7 @@ def child(name: str, system: str, programs: str) -> None:
         numba_kcache.install(all=True, cuda_compute=True, cupy=True)
     found = PROGRAMS[name][2]()
     np.save(Path(os.environ["KC_BENCH_DIR"], "result"), found)
-    compiles = sys.modules["numba_kcache"].info("process").compiles if "numba_kcache" in sys.modules else -1
-    say(digest=hashlib.sha256(found.tobytes()).hexdigest()[:16], compiles=compiles)
+    say(digest=hashlib.sha256(found.tobytes()).hexdigest()[:16])
 
 
 def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
@@ -179,7 +178,7 @@ def measure(result: Result, arguments: Arguments) -> None:
             for each, found in result.take_all(asked, lambda each: folders(*pairs[each]), 1 if number else AT_ONCE):
                 name, system = pairs[each]
                 row = result.samples[name][system]
-                row["compiles"], digests[name][system] = found["compiles"], found["digest"]
+                digests[name][system] = found["digest"]
                 if number:
                     row["warm"].append(found["process"])
                     row["warm_median"] = median(row["warm"])
