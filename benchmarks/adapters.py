@@ -23,6 +23,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,44 +48,33 @@ def compute(algorithm: str, way: str) -> None:
     out, plus = cupy.empty_like(x), compute.OpKind.PLUS
     ends = {"d_in": x, "d_out": out}
     keys = {"d_in_keys": x, "d_out_keys": out, "d_in_values": None, "d_out_values": None}
-
-    def call(built: Any, **arguments: Any) -> None:
-        size = built(temp_storage=None, num_items=x.size, **arguments)
-        built(temp_storage=cupy.empty(size, np.uint8), num_items=x.size, **arguments)
-
-    makers: dict[str, tuple[Any, Any, Any]] = {
+    algorithms: dict[str, tuple[Any, dict[str, Any], Any]] = {
         "reduction": (
-            lambda: compute.make_reduce_into(**ends, op=plus, h_init=zero),
-            lambda built: call(built, **ends, op=plus, h_init=zero),
-            lambda: np.isclose(cupy.asnumpy(out)[0], host.sum(dtype=np.float64), rtol=1e-4),
-        ),
+            compute.make_reduce_into, {**ends, "op": plus, "h_init": zero},
+            lambda: np.isclose(cupy.asnumpy(out)[0], host.sum(dtype=np.float64), rtol=1e-4)),
         "scan": (
-            lambda: compute.make_exclusive_scan(**ends, op=plus, init_value=zero),
-            lambda built: call(built, **ends, op=plus, init_value=zero),
-            lambda: np.allclose(cupy.asnumpy(out)[1:], np.cumsum(host, dtype=np.float64)[:-1], rtol=1e-3),
-        ),
+            compute.make_exclusive_scan, {**ends, "op": plus, "init_value": zero},
+            lambda: np.allclose(cupy.asnumpy(out)[1:], np.cumsum(host, dtype=np.float64)[:-1], rtol=1e-3)),
         "radix sort": (
-            lambda: compute.make_radix_sort(**keys, order=compute.SortOrder.ASCENDING),
-            lambda built: call(built, **keys),
-            lambda: (cupy.asnumpy(out) == np.sort(host)).all(),
-        ),
+            partial(compute.make_radix_sort, order=compute.SortOrder.ASCENDING), keys,
+            lambda: (cupy.asnumpy(out) == np.sort(host)).all()),
         "transform": (
-            lambda: compute.make_unary_transform(**ends, op=compute.OpKind.NEGATE),
-            lambda built: built(**ends, num_items=x.size, op=compute.OpKind.NEGATE),
-            lambda: (cupy.asnumpy(out) == -host).all(),
-        ),
-    }
-    make, use, is_right = makers[algorithm]
+            compute.make_unary_transform, {**ends, "op": compute.OpKind.NEGATE},
+            lambda: (cupy.asnumpy(out) == -host).all()),
+    }  # fmt: skip
+    make, given, is_right = algorithms[algorithm]
     blob = Path(os.environ["KC_BENCH_DIR"], "blob")
-    if way == "memory":
-        data = blob.read_bytes()
-        make = lambda: compute.deserialize(data)  # noqa: E731
+    data = blob.read_bytes() if way == "memory" else None
     times = []
     for _ in range(2):
         cupy.cuda.Device().synchronize()
         start = time.perf_counter()
-        built = make()
-        use(built)
+        built = compute.deserialize(data) if data else make(**given)
+        more = {}
+        if algorithm != "transform":
+            size = built(temp_storage=None, num_items=x.size, **given)
+            more = {"temp_storage": cupy.empty(size, np.uint8)}
+        built(num_items=x.size, **given, **more)
         cupy.asnumpy(out[:1])
         times.append((time.perf_counter() - start) * 1e3)
         assert is_right()
