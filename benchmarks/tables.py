@@ -76,9 +76,9 @@ def page(of: str, *parts: Part, foot: Part = footer) -> Callable[[], str]:
     return make
 
 
-def in_ms(of: str, head: str) -> Callable[[], str]:
+def in_ms(head: str, records: Callable[[Result], Iterable[Record]] = of_samples) -> Part:
     """A table whose columns have the names of the figures."""
-    return page(of, rows(head, f"{{name}} | {columns(head.split(' | ')[1:], 'ms')}"))
+    return rows(head, f"{{name}} | {columns(head.split(' | ')[1:], 'ms')}", records)
 
 
 def says(template: str) -> Part:
@@ -147,13 +147,12 @@ def programs() -> str:
 
 def cases(result: Result) -> list[str]:
     """All kernels of a process, cold and warm, in a table for each number of kernels."""
-    head, lines = " | warm first | cold first | warm process | cold process", list[str]()
-    form = f"{{name}} | {columns(head.split(' | ')[1:], 'ms')}"
+    lines = list[str]()
     for case in result["samples"]:
         kernels, _, header = case.partition(", ")
         many = "one kernel" if kernels == "1" else f"{kernels} kernels"
         lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize()]
-        lines += rows(head, form, at(f"samples > {case}"))(result)
+        lines += in_ms(" | warm first | cold first | warm process | cold process", at(f"samples > {case}"))(result)
     return lines
 
 
@@ -409,7 +408,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/performance.md": {
         "gains": programs, "run": run, "added": added, "aims": aims,
         "cold_warm": page("first_launch", cases), "warm_steps": page("warm_steps", steps("warm"), steps("cold")),
-        "modules": in_ms("modules", "warm | all | first | further | process"),
+        "modules": page("modules", in_ms("warm | all | first | further | process")),
         "growth": page(
             "growth",
             rows(f"{OF_KERNELS} | ms for each of the first tenth | of the last tenth",
@@ -432,9 +431,9 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
             " | {packages:words}")),
         "launches": page("launch", rows(
             " | ".join(("arguments", *ARGUMENTS)), f"{{name}} | {columns(ARGUMENTS, 'median')}")),
-        "numba_first_launch": in_ms("numba_first_launch", " | warm first | cold first | launch"),
-        "workloads": in_ms(
-            "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
+        "numba_first_launch": page("numba_first_launch", in_ms(" | warm first | cold first | launch")),
+        "workloads": page("workloads", in_ms(
+            " | warm first | warm all | cold first | cold all | warm process | cold process")),
     },
     "docs/performance-fleet.md": {
         "nodes": page("nodes", rows(
