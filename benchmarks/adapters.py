@@ -2,19 +2,16 @@
 
 Method      Each sample is a fresh process; imports, contexts and arrays precede the measurement, and the results are
             checked. Figures are medians.
-            `--part cuda_compute`: the time from the call of an algorithm until its result is on the host. "build":
-            without a cache. "cache": with `install(cuda_compute=True)` and a cache that another process filled; the
-            imports of the cache are included. "memory": cuda.compute deserialises and loads the built algorithm from
-            bytes in memory. "again": the second call in the process of "cache". Builds and fills run in parallel.
-            `--part triton_kernels`: two kernels are launched one after the other. "own": Triton's own filled directory.
-            "cache": `TRITON_CACHE_MANAGER` names this cache's manager, and the cache is filled. Triton's launcher is
-            built before in both cases. "ranks": eight processes start at once on an empty cache; the figure is the
-            number of compiles in all of them together.
+            `--part cuda_compute`: from the call of an algorithm until its result is on the host. "build": without a
+            cache. "cache": with `install(cuda_compute=True)`, its imports and a filled cache. "memory": cuda.compute
+            loads the built algorithm from bytes in memory. "again": the second call in the process of "cache".
+            `--part triton_kernels`: two kernels, one after the other. "own": Triton's own filled directory. "cache":
+            this cache's manager, filled. Triton's launcher is built before. "ranks": the compiles of eight processes
+            that start at once on an empty cache.
             `--part program_cache`: one process compiles `PROGRAMS` programs of 5 KB of code by cuda.core. Another one
-            times `program.compile("cubin", cache=...)`, including key and look-up. "opening": the first call of all;
-            "first": the first call of each other program; "again": each later call; in microseconds. "built": the same
-            for `get_or_build` with 50 KB. "published": `get_or_build` with 50 KB that no call has stored before, so
-            that each call publishes an entry.
+            times `program.compile("cubin", cache=...)` in microseconds: "opening", the first call of all; "first",
+            that of each other program; "again", each later call. "built": the same for `get_or_build` with 50 KB.
+            "published": with 50 KB that each call publishes.
 Not shown   Imports of the packages, and of this one except in "cache"; the digest of Triton's own files in the first
             launch, with both; the load that follows a look-up of cuda.core; a network file system, a cold page cache, a
             full disk.
@@ -25,19 +22,13 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, run, say
-
-
-def medians(answers: Sequence[dict[str, Any]], *names: str) -> dict[str, float]:
-    return {name: round(median(each[name] for each in answers), 3) for name in names}
-
-
-# -- cuda.compute ---------------------------------------------------------------------------------------
+from harness import AT_ONCE, Arguments, Result, run, say, temporary_folders
 
 ALGORITHMS = ("reduction", "scan", "radix sort", "transform")
 
@@ -57,80 +48,59 @@ def compute(algorithm: str, way: str) -> None:
     out, plus = cupy.empty_like(x), compute.OpKind.PLUS
     ends = {"d_in": x, "d_out": out}
     keys = {"d_in_keys": x, "d_out_keys": out, "d_in_values": None, "d_out_values": None}
-
-    def call(built: Any, **arguments: Any) -> None:
-        size = built(temp_storage=None, num_items=x.size, **arguments)
-        built(temp_storage=cupy.empty(size, np.uint8), num_items=x.size, **arguments)
-
-    makers: dict[str, tuple[Any, Any, Any]] = {
+    algorithms: dict[str, tuple[Any, dict[str, Any], Any]] = {
         "reduction": (
-            lambda: compute.make_reduce_into(**ends, op=plus, h_init=zero),
-            lambda built: call(built, **ends, op=plus, h_init=zero),
-            lambda: np.isclose(cupy.asnumpy(out)[0], host.sum(dtype=np.float64), rtol=1e-4),
-        ),
+            compute.make_reduce_into, {**ends, "op": plus, "h_init": zero},
+            lambda: np.isclose(cupy.asnumpy(out)[0], host.sum(dtype=np.float64), rtol=1e-4)),
         "scan": (
-            lambda: compute.make_exclusive_scan(**ends, op=plus, init_value=zero),
-            lambda built: call(built, **ends, op=plus, init_value=zero),
-            lambda: np.allclose(cupy.asnumpy(out)[1:], np.cumsum(host, dtype=np.float64)[:-1], rtol=1e-3),
-        ),
+            compute.make_exclusive_scan, {**ends, "op": plus, "init_value": zero},
+            lambda: np.allclose(cupy.asnumpy(out)[1:], np.cumsum(host, dtype=np.float64)[:-1], rtol=1e-3)),
         "radix sort": (
-            lambda: compute.make_radix_sort(**keys, order=compute.SortOrder.ASCENDING),
-            lambda built: call(built, **keys),
-            lambda: (cupy.asnumpy(out) == np.sort(host)).all(),
-        ),
+            partial(compute.make_radix_sort, order=compute.SortOrder.ASCENDING), keys,
+            lambda: (cupy.asnumpy(out) == np.sort(host)).all()),
         "transform": (
-            lambda: compute.make_unary_transform(**ends, op=compute.OpKind.NEGATE),
-            lambda built: built(**ends, num_items=x.size, op=compute.OpKind.NEGATE),
-            lambda: (cupy.asnumpy(out) == -host).all(),
-        ),
-    }
-    make, use, is_right = makers[algorithm]
+            compute.make_unary_transform, {**ends, "op": compute.OpKind.NEGATE},
+            lambda: (cupy.asnumpy(out) == -host).all()),
+    }  # fmt: skip
+    make, given, is_right = algorithms[algorithm]
     blob = Path(os.environ["KC_BENCH_DIR"], "blob")
-    if way == "memory":
-        data = blob.read_bytes()
-        make = lambda: compute.deserialize(data)  # noqa: E731
+    data = blob.read_bytes() if way == "memory" else None
     times = []
     for _ in range(2):
         cupy.cuda.Device().synchronize()
         start = time.perf_counter()
-        built = make()
-        use(built)
+        built = compute.deserialize(data) if data else make(**given)
+        more = {}
+        if algorithm != "transform":
+            size = built(temp_storage=None, num_items=x.size, **given)
+            more = {"temp_storage": cupy.empty(size, np.uint8)}
+        built(num_items=x.size, **given, **more)
         cupy.asnumpy(out[:1])
         times.append((time.perf_counter() - start) * 1e3)
         assert is_right()
     if way == "build":
         blob.write_bytes(built.serialize())
-    counts = numba_kcache.info("process")
-    say(first_ms=times[0], again_ms=times[1], hits=counts.hits, misses=counts.misses)
+    say(first_ms=times[0], again_ms=times[1])
 
 
 def measure_compute(result: Result, arguments: Arguments) -> None:
     found: dict[str, dict[str, float]] = {algorithm: {} for algorithm in ALGORITHMS}
-    with Folders() as folders:
-
-        def take(*ways: str, at_once: int = 1) -> None:
+    with temporary_folders() as folders:
+        for number in result.rounds(arguments.samples, fills=1):
+            ways = ("cache", "memory") if number >= 0 else ("build", "cache")
             pairs = {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
-            for name, answer in result.take_all(pairs, lambda name: folders(pairs[name][0]), at_once):
+            at_once = 1 if number >= 0 else max(2, AT_ONCE)
+            for name, answer in result.take_all(pairs, lambda name: folders(name.split(",")[0]), at_once):
                 algorithm, way = pairs[name]
-                first, again = answer["first_ms"], answer["again_ms"]
-                if at_once > 1 and way == "cache":
-                    found[algorithm]["filled"] = round(first, 3)
+                if number < 0 and way == "cache":
                     continue
-                result.add(algorithm, **{way: first}, **({"again": again} if way == "cache" else {}))
+                again = {"again": answer["again_ms"]} if way == "cache" else {}
+                result.add(algorithm, **{way: answer["first_ms"]}, **again)
                 found[algorithm] |= {name: round(median(each), 3) for name, each in result.samples[algorithm].items()}
-                if way == "cache":
-                    found[algorithm] |= {"hits": answer["hits"], "misses": answer["misses"]}
             result.write(milliseconds=found)
 
-        take("build", "cache", at_once=max(2, AT_ONCE))
-        for _ in result.rounds(arguments.samples):
-            take("cache", "memory")
-
-
-# -- Triton ---------------------------------------------------------------------------------------------
 
 MANAGERS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
-COUNTS = ("misses", "hits", "errors")
 RANKS = 8
 
 
@@ -169,32 +139,27 @@ def triton_kernels(_way: str) -> None:
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
         assert torch.allclose(out, expected, atol=1e-5)
-    counts = numba_kcache.info("process")
-    say(first_ms=times[0], second_ms=times[1], **{name: getattr(counts, name) for name in COUNTS})
+    say(first_ms=times[0], second_ms=times[1], misses=numba_kcache.info("process").misses)
 
 
 def measure_triton(result: Result, arguments: Arguments) -> None:
     found: dict[str, Any] = {}
     for way, more in MANAGERS.items():
-        answers = list[dict[str, Any]]()
-        with Folders() as folders:
-            for _ in result.rounds(arguments.samples + 1):
-                answers += filter(None, [result.take(way, way, folder=folders(), more=more)])
-        if answers[1:] and way not in result.left_out:
-            cold, *warm = answers
-            found[way] = medians(warm, "first_ms", "second_ms", *COUNTS)
+        with temporary_folders() as folders:
+            rounds = result.rounds(arguments.samples + 1)
+            cold, *warm = [result.take(way, way, folder=folders(), more=more) for _ in rounds] or [None]
+        warm = [*filter(None, warm)]
+        if warm and way not in result.left_out:
+            found[way] = {name: round(median(each[name] for each in warm), 3) for name in ("first_ms", "second_ms")}
             found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)
         else:
             found[way] = result.left_out.get(way, "the time was over")
         result.write(found=found)
-    with Folders() as folders:
+    with temporary_folders() as folders:
         at_once = result.ranks("ranks", [(["cache"], folders())] * RANKS, MANAGERS["cache"])
-    found["ranks"] = {name: sum(each[name] for each in at_once["answers"]) for name in COUNTS} if at_once else "failed"
+    found["ranks"] = {"misses": sum(each["misses"] for each in at_once["answers"])} if at_once else "failed"
     result.write(found=found)
-    print(found)
 
-
-# -- cuda.core's program cache --------------------------------------------------------------------------
 
 PROGRAMS, ROUNDS = 60, 5
 WAYS = ("file backend", "numba_kcache", "built", "published")
@@ -242,14 +207,13 @@ def program_cache(way: str) -> None:
 
 def measure_programs(result: Result, arguments: Arguments) -> None:
     times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
-    with Folders() as folders:
+    with temporary_folders() as folders:
         for number in result.rounds(arguments.samples, fills=1):
             for way, found in result.take_all({way: [way] for way in WAYS}, lambda _: folders()):
                 for name in ("opening", "first", "again") if number >= 0 else ():
                     times[way].setdefault(name, []).extend(found[name])
             figures = {way: {name: round(median(each), 2) for name, each in by.items()} for way, by in times.items()}
             result.write(microseconds=figures | result.left_out)
-    print(result.notes["microseconds"])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class Aim(NamedTuple):
     """One aim: a row of the table.
 
     Args:
-        of: The names of the results that may have the value; the first that has it counts.
+        of: The name of the result.
         what: The measured quantity, with its unit.
         limit: The largest value that meets the aim.
         value: The path of a figure in the result (`results.figure`), or of two with ` / ` between, of which the ratio
@@ -38,30 +38,28 @@ class Aim(NamedTuple):
     cause: str | Callable[[Result], str] = ""
     is_least: bool = False
 
-    def measured(self) -> tuple[str, float | None]:
-        """The result and the value; None if no result has it."""
-        for name in self.of.split(", "):
-            try:
-                result = result_of(name)
-                if not isinstance(self.value, str):
-                    return name, self.value(result)
-                over, *under = (figure(result, path) for path in self.value.split(" / "))
-                return name, over / under[0] if under else over
-            except (NoResult, KeyError, TypeError, ValueError, ZeroDivisionError):
-                continue
-        return self.of.split(", ")[0], None
+    def measured(self) -> float | None:
+        """The value; None if the result lacks it."""
+        try:
+            result = result_of(self.of)
+            if not isinstance(self.value, str):
+                return self.value(result)
+            over, *under = (figure(result, path) for path in self.value.split(" / "))
+            return over / under[0] if under else over
+        except (NoResult, KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
 
     def is_met(self, value: float) -> bool:
         return value >= self.limit if self.is_least else value <= self.limit
 
-    def why(self, of: str) -> str:
+    def why(self) -> str:
         """The reason, with its figures; empty if they were not measured."""
 
         def shown(found: re.Match[str]) -> str:
-            return in_ms(result_of(found["other"] or of), found["path"])
+            return in_ms(result_of(found["other"] or self.of), found["path"])
 
         try:
-            text = self.cause if isinstance(self.cause, str) else self.cause(result_of(of))
+            text = self.cause if isinstance(self.cause, str) else self.cause(result_of(self.of))
             return re.sub(r"\{(?:(?P<other>\w+): )?(?P<path>[^}]+)\}", shown, text)
         except (NoResult, KeyError):
             return ""
@@ -119,9 +117,9 @@ AIMS = (
         "its steps sum to {warm_steps: numba_kcache, Numba kernel > warm > sum}, "
         "{warm_steps: numba_kcache, Numba kernel > warm > import} of it import. The interval of the pairs is wide: "
         "see the first table"),
-    Aim("added, added_by_import", "added by a stored Numba kernel under `numba_kcache.cuda`, CuPy arrays, to none, ms",
+    Aim("added", "added by a stored Numba kernel under `numba_kcache.cuda`, CuPy arrays, to none, ms",
         15, "added > Numba without import, CuPy > added_ms"),
-    Aim("added, added_by_import", "the same on the driver's memory, whole process, times a cached CUDA C++ kernel's",
+    Aim("added", "the same on the driver's memory, whole process, times a cached CUDA C++ kernel's",
         1.1, f"{STAND_IN} > ours / {STAND_IN} > other"),
     Aim("added", "nothing stored, CuPy arrays: added to `RawKernel`, ms", -75, "added > cold RawKernel > added_ms",
         "a kernel of CuPy's has loaded NVRTC for both, so that all of CuPy's first launch takes "
@@ -202,12 +200,12 @@ def aims() -> str:
     """Tabulate each aim with its limit and its measured value; below the table, the known causes of misses."""
     rows, causes, counts = list[str](), list[str](), Counter[str]()
     for aim in AIMS:
-        of, value = aim.measured()
+        value = aim.measured()
         how = "not measured" if value is None else "met" if aim.is_met(value) else "**missed**"
         counts[how] += 1
         shown = "–" if value is None else digits(value) if value else "0"
-        rows.append(f"{aim.what} | {'≥' if aim.is_least else '≤'} {aim.limit:g} | {shown} | {how} | `{of}`")
-        if how == "**missed**" and (why := aim.why(of)):
+        rows.append(f"{aim.what} | {'≥' if aim.is_least else '≤'} {aim.limit:g} | {shown} | {how} | `{aim.of}`")
+        if how == "**missed**" and (why := aim.why()):
             causes += textwrap.wrap(f"- {aim.what}: {why}.", 119, subsequent_indent="  ")
     total = f"{counts['met']} met, {counts['**missed**']} missed, {counts['not measured']} not measured."
     return "\n".join([*table("aim | limit | measured |  | result", rows), "", total, *[""] * bool(causes), *causes])

@@ -2,13 +2,11 @@
 
 Method      The sources are all texts in tests/, examples/, docs/ and benchmarks/ with a `__global__` that NVRTC
             compiles unchanged, each once; with `--sources`, the .cu files of a folder. They are divided among
-            processes, one per core. After a warm-up of both, each process compiles each source by NVRTC alone to a
-            cubin, and by `cached_module`, in alternating order, in several rounds with an empty cache. The figure is
-            the smallest CPU time of all threads. "NVRTC alone" creates the program, compiles it for the same
-            architecture and headers without NVRTC's own cache, and copies the cubin. "cached_module" includes
-            decoration, key, look-up, the reasons of the miss, compile, prototypes, entry, manifest and history on disk.
-Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a limit. Also, grouped by the
-            included headers, the additional milliseconds; most of these do not depend on the source.
+            processes, one per core. After a warm-up, each process compiles each source by NVRTC alone to a cubin, and
+            by `cached_module`, in alternating order, in several rounds with an empty cache. The figure is the smallest
+            CPU time of all threads. "cached_module" includes decoration, key, look-up, compile, prototypes, and all
+            that is stored.
+Output      Ratios of the two. Also, grouped by the included headers, the additional milliseconds.
 Not shown   The first compile of a process, which loads NVRTC and imports modules (added.py measures it).
 """
 
@@ -25,7 +23,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from harness import ROOT, Arguments, Folders, Result, answer, run, say, start
+from harness import ROOT, Arguments, Result, answer, run, say, start, temporary_folders
 
 ARCH = "sm_90"
 
@@ -52,13 +50,10 @@ def texts(folder: str) -> Iterator[tuple[str, str]]:
 KINDS = {
     "cooperative groups": r"cooperative_groups", "CCCL": r"(?:cub|thrust|cuda|nv)/", "the toolkit": r"",
 }  # fmt: skip
-"""Kinds of sources, each with a pattern for the beginning of an included header's name; the first match counts."""
+"""Kinds of sources, each with a pattern for the beginning of an included header's name; the first match counts, and one
+that includes none is of the kind "nothing"."""
 
-
-def kind_of(text: str) -> str:
-    """Find the kind of a source by the headers that it includes; "nothing" if it includes none."""
-    names = re.findall(r"^\s*#\s*include\s*[<\"]([^>\"]+)", text, re.MULTILINE)
-    return next((kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in names)), "nothing")
+INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)", re.MULTILINE)
 
 
 def compile_alone(text: str, flags: list[bytes]) -> None:
@@ -80,22 +75,29 @@ def compile_alone(text: str, flags: list[bytes]) -> None:
         raise ValueError(text)
 
 
-def measure_all(sources: dict[str, str], rounds: int, end_s: float) -> dict[str, dict[str, float]]:
-    """Least CPU seconds of each source by NVRTC alone and by this package; texts that NVRTC refuses are left out."""
+def child(number: str, of: str, core: str, rounds: str, limit: str, end_s: str, folder: str = "") -> None:
+    """Print the least CPU seconds of every `of`-th source, on one core, by NVRTC alone and by this package.
+
+    Texts that NVRTC refuses are left out.
+    """
     import numba_kcache
     from numba_kcache import cached_module
     from tests.support.compiling import toolkit_dirs
 
+    os.sched_setaffinity(0, [int(core)])
+    pairs = reversed([*texts(folder)])
+    chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
+    sources = dict([*chosen.items()][: int(limit)][int(number) :: int(of)])
     flags = [b"--no-cache", f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
     found: dict[str, dict[str, float]] = {}
-    for number in range(-1, rounds):
-        if number > 0 and time.time() > end_s:
+    for turn in range(-1, int(rounds)):
+        if turn > 0 and time.time() > float(end_s):
             break
-        with Folders() as folders:
+        with temporary_folders() as folders:
             cache = numba_kcache.KernelCache(folders())
             for text, location in list(sources.items()):
                 least = found.setdefault(location, {"alone": float("inf"), "ours": float("inf")})
-                for side in ("alone", "ours") if number % 2 else ("ours", "alone"):
+                for side in ("alone", "ours") if turn % 2 else ("ours", "alone"):
                     gc.collect()
                     begin = time.process_time()
                     try:
@@ -106,17 +108,9 @@ def measure_all(sources: dict[str, str], rounds: int, end_s: float) -> dict[str,
                     except (ValueError, numba_kcache.KCacheError):  # not a complete source
                         del sources[text], found[location]
                         break
-                    if number >= 0:
+                    if turn >= 0:
                         least[side] = min(least[side], time.process_time() - begin)
-    return found
-
-
-def child(number: str, of: str, core: str, rounds: str, limit: str, end_s: str, folder: str = "") -> None:
-    """Measure every `of`-th source on one core."""
-    os.sched_setaffinity(0, [int(core)])
-    pairs = reversed([*texts(folder)])
-    chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
-    say(**measure_all(dict([*chosen.items()][: int(limit)][int(number) :: int(of)]), int(rounds), float(end_s)))
+    say(**found)
 
 
 def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -134,8 +128,11 @@ def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def measure(result: Result, arguments: Arguments) -> None:
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
-    kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
-    with Folders() as folders:
+    kinds = {}
+    for place, text in texts(arguments.sources):
+        found = [kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in INCLUDE.findall(text))]
+        kinds[place] = [*found, "nothing"][0]
+    with temporary_folders() as folders:
         half_s = time.time() + result.left_s() / 2  # no round is begun after it
         more = (arguments.rounds, arguments.limit, half_s, *filter(None, [arguments.sources]))
         words = [[sys.argv[0], "--child", index, len(cores), core, *more] for index, core in enumerate(cores)]

@@ -1,21 +1,17 @@
 """How many requests do 10,000 nodes of 8 ranks send to one Redis, cold and warm, and when does the last rank run?
 
 Method      `measure` times each operation of the tier with a redis-server on loopback: with one client (latency) and
-            with as many clients as cores (throughput). It also times the first resolution of a kernel from the local
-            directory and from Redis, in fresh processes, in turn. `simulate` runs a discrete-event simulation with
-            these costs. Every node requests every kernel, in the same order. The server answers one request after the
-            other at its measured rate; a poll, a claim, a read and a write are one request each.
-Cases       Lease and back-fill: the behaviour of the package. No lease: every node compiles each kernel that it misses.
-            No back-fill: every rank reads every kernel from Redis, at each start.
+            with as many clients as cores (throughput), and the first resolution of a kernel from the local directory
+            and from Redis, in fresh processes, in turn. `simulate` runs a discrete-event simulation with these costs.
+            Every node requests every kernel, in the same order; the server answers one request after the other; a
+            poll, a claim, a read and a write are one request each. No lease: every node compiles each kernel that it
+            misses. No back-fill: every rank reads every kernel from Redis, at each start.
             `--part nodes`: when nothing is compiled yet, how long does the last rank of 8 nodes wait for its kernels,
-            with and without a Redis? Each node is simulated by a local directory and its ranks, which are fresh
-            processes. They wait after import and decoration until all are ready. Then each requests the same kernels,
-            in its own order, with real NVRTC compiles of CUDA C++ that includes cuda_fp16.h. "last": from that start
-            until the last rank has all kernels. "ended": until the last process has ended, including its queued writes
-            to the server. Compiles are counted in every rank, for each kernel; the minimum is one over all nodes. "no
-            tier": the nodes share nothing. "no lease": the nodes share a redis-server on loopback, and do not wait for
-            each other (`?wait=0.001`). "lease": the default of the package. "warm": the same ranks in new directories,
-            with the filled server. Each round has new directories and an empty server; the systems alternate.
+            with and without a Redis? A node is a local directory and its ranks, fresh processes that wait until all
+            are ready and then request the same kernels, each in its own order, with real NVRTC compiles. "last": from
+            that start until the last rank has all kernels. "ended": until the last process has ended, with its queued
+            writes. "no tier": the nodes share nothing. "no lease": they share a server, and do not wait for each
+            other. "lease": the default. "warm": the same ranks in new directories, with the filled server.
 Not shown   Several servers, or a network beyond its latency; the time of a compile is an argument. The simulation shows
             at which load the server saturates, not the behaviour of a particular cluster.
 Not shown of nodes   Launches and devices: kernels are compiled for sm_90, so no GPU is needed. Separate processors of
@@ -36,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Arguments, Folders, Result, answer, compiles, run, say, start, wait_for_the_others
+from harness import ROOT, Arguments, Result, compiles, fresh, run, say, temporary_folders, wait_for_the_others
 from programs import text
 
 sys.path.insert(0, str(ROOT))
@@ -65,7 +61,6 @@ end = time.perf_counter_ns()
 figures = {"made_ms": (made - start) / 1e6, "resolved_ms": (end - made) / 1e6}
 print(json.dumps({**figures, "compiles": cache.info("process").compiles}))
 """
-SOURCE = 'extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
 STARTS = (
     {"warm": False, "leases": True, "back_fill": True},
     {"warm": False, "leases": False, "back_fill": True},
@@ -79,28 +74,25 @@ def percentiles(times: list[float]) -> dict[str, float]:
     return {f"p{p}": round(ordered[min(len(ordered) - 1, len(ordered) * p // 100)], 4) for p in (50, 90, 99)}
 
 
-def timed(work: Callable[[int], object], rounds: int = 2000) -> dict[str, float]:
-    """Percentiles of the microseconds of a round."""
-    times = []
-    for number in range(rounds):
-        start = time.perf_counter_ns()
-        work(number)
-        times.append((time.perf_counter_ns() - start) / 1e3)
-    return percentiles(times)
-
-
 def measure_operations(server: RedisServer) -> dict[str, Any]:
-    """Latency of each operation, and requests per second that the server answers."""
-    tier = RedisTier(server.url)
+    """Microseconds of each operation, and requests per second that the server answers."""
+    tier, data = RedisTier(server.url), random.Random(1).randbytes(ENTRY_BYTES)
     keys = [f"{number:064x}" for number in range(4000)]
-    data = random.Random(1).randbytes(ENTRY_BYTES)
     tier.put(ENTRY, keys[0], data)
-    found: dict[str, Any] = {
-        "miss_us": timed(lambda n: tier.get(ENTRY, keys[1 + n % 3000])),
-        "hit_us": timed(lambda n: tier.get(ENTRY, keys[0])),
-        "claim_us": timed(lambda n: tier.claim(keys[n], "token", 60.0)),
-        "put_us": timed(lambda n: tier.put(ENTRY, keys[n], data)),
+    operations: dict[str, Callable[[int], object]] = {
+        "miss_us": lambda n: tier.get(ENTRY, keys[1 + n % 3000]),
+        "hit_us": lambda n: tier.get(ENTRY, keys[0]),
+        "claim_us": lambda n: tier.claim(keys[n], "token", 60.0),
+        "put_us": lambda n: tier.put(ENTRY, keys[n], data),
     }
+    found: dict[str, Any] = {}
+    for name, work in operations.items():
+        times = []
+        for number in range(2000):
+            begin = time.perf_counter_ns()
+            work(number)
+            times.append((time.perf_counter_ns() - begin) / 1e3)
+        found[name] = percentiles(times)
     for name, size in (("get_20kb_per_s", ENTRY_BYTES), ("get_3b_per_s", 3)):
         server.told("SET", "key:__rand_int__", bytes(size))
         words = f"redis-benchmark -p {server.port} -c 50 -n 100000 -d {size} -t get --csv".split()
@@ -116,8 +108,8 @@ def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[s
     a record of the compilers. `redis, new directory`: the same with an empty directory, so the compilers are searched.
     """
 
-    def first(directory: Path, url: str, source: str = SOURCE) -> Any:
-        found = answer(start(["-c", FIRST, directory, url, source], folder))
+    def first(directory: Path, url: str, number: int = 1) -> Any:
+        found = fresh(["-c", FIRST, directory, url, text(number)], folder)
         assert isinstance(found, dict), found
         return found
 
@@ -126,7 +118,7 @@ def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[s
     found: dict[str, list[dict[str, float]]] = {"local": [], "redis": [], "redis, new directory": []}
     for number in range(rounds):
         used = folder / f"used{number}"
-        first(used, "", SOURCE.replace("saxpy", "other"))
+        first(used, "", 2)
         found["local"].append(first(folder / "filled", ""))
         found["redis"].append(first(used, server.url))
         found["redis, new directory"].append(first(folder / f"new{number}", server.url))
@@ -146,7 +138,7 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
         warm: Whether Redis has all of them at the start.
         leases: Whether one node compiles a kernel while the others wait.
         back_fill: Whether an entry that one rank read serves the other ranks of its node.
-        costs: Seconds of the server for one small request (`small_s`) and for one with an entry (`entry_s`).
+        costs: Seconds of the server for a small request (`small_s`) and for one with an entry (`entry_s`).
     """
     chance = random.Random(1)
     stored = [0.0 if warm else float("inf")] * kernels
@@ -205,7 +197,6 @@ TIERS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
 
 def child(number: str, kernels: str) -> None:
     """Run one process of a node: it compiles all kernels, and begins with the one of its own number."""
-    import numba_kcache
     from numba_kcache import cached_kernel
 
     count = int(kernels)
@@ -216,36 +207,31 @@ def child(number: str, kernels: str) -> None:
         before = compiles()
         all_kernels[index].compile()
         compiled[index] = compiles() - before
-    say(compiles=compiled, errors=numba_kcache.info("process").errors)
+    say(compiles=compiled)
 
 
 def measure_nodes(result: Result, arguments: Arguments) -> None:
     """Run all ranks: seconds until the last one has its kernels, and the compiles of each kernel."""
     nodes, count = arguments.directories, arguments.kernels
     result.notes |= {"nodes": nodes, "ranks": arguments.ranks, "kernels": count}
-    for _ in result.rounds(arguments.rounds):
-        for system, options in TIERS.items():
-            if options is not None and MISSING:
-                result.left_out[system] = MISSING
-                continue
-            with Folders() as folders, contextlib.ExitStack() as servers:
-                url = "" if options is None else servers.enter_context(redis_server(folders("redis"))).url + options
-                for state in ("cold", "warm") if url else ("cold",):  # a new directory without a server is cold
-                    commands = [
-                        ((number, count), folders(state, number % nodes)) for number in range(nodes * arguments.ranks)
-                    ]
-                    if not (found := result.ranks(system, commands, {"NUMBA_KCACHE_TIERS": url})):
-                        continue
-                    each = found["answers"]
-                    result.add(
-                        system, prefix=f"{state} ", last=found["last"], ended=found["ended"],
-                        compiles=[sum(rank["compiles"][kernel] for rank in each) for kernel in range(count)],
-                        errors=sum(rank["errors"] for rank in each),
-                    )  # fmt: skip
+    for system, options in (each for _ in result.rounds(arguments.rounds) for each in TIERS.items()):
+        if options is not None and MISSING:
+            result.left_out[system] = MISSING
+            continue
+        with temporary_folders() as folders, contextlib.ExitStack() as servers:
+            url = "" if options is None else servers.enter_context(redis_server(folders("redis"))).url + options
+            for state in ("cold", "warm") if url else ("cold",):  # a new directory without a server is cold
+                ranks = range(nodes * arguments.ranks)
+                commands = [((number, count), folders(state, number % nodes)) for number in ranks]
+                if found := result.ranks(system, commands, {"NUMBA_KCACHE_TIERS": url}):
+                    each = [rank["compiles"] for rank in found["answers"]]
+                    all_ranks = [sum(rank[kernel] for rank in each) for kernel in range(count)]
+                    figures = {"last": found["last"], "ended": found["ended"], "compiles": all_ranks}
+                    result.add(system, prefix=f"{state} ", **figures)
 
 
 def measure_fleet(result: Result, arguments: Arguments) -> None:
-    with Folders() as folders, redis_server(folders("redis")) as server:
+    with temporary_folders() as folders, redis_server(folders("redis")) as server:
         operations = result.samples["operations"] = measure_operations(server)
         result.samples["first_resolution"] = measure_first(server, folders("first"))
     costs = {"small_s": 1 / operations["get_3b_per_s"], "entry_s": 1 / operations["get_20kb_per_s"]}

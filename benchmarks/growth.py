@@ -1,14 +1,12 @@
 """How much memory does each of 10^4 kernels take, kept or dropped, and how much do 10^7 launches of one kernel?
 
-Method      Every part is a fresh process. "kept" and "dropped": distinct kernels, one after another, are created,
-            loaded from the warm cache of the measured system and run; then they are kept, or dropped at once.
-            "launches": one kernel. After each tenth of the work the process records the elapsed seconds, its resident
-            memory (after a garbage collection) and the device's memory in use (cuMemGetInfo). The memory of a kernel is
-            the growth from the first tenth to the last, divided by the number of kernels between. numba_kcache gets
-            10^4 sources that differ in a constant. To fill its cache quickly, one cubin is compiled, and the others are
-            patched copies of it; all later steps are unchanged. The floor, the least that is possible, loads such
-            cubins by cuModuleLoadData and unloads dropped ones. The other systems get fewer kernels, all of which they
-            compile. The result states the number of kernels.
+Method      Every part is a fresh process. "kept" and "dropped": distinct kernels, one after another, are loaded from
+            the warm cache of the system and run; then they are kept, or dropped at once. "launches": one kernel. After
+            each tenth of the work the process records the elapsed seconds, its resident memory (after a garbage
+            collection) and the device's memory in use. The memory of a kernel is the growth from the first tenth to
+            the last, by the kernels between. To fill numba_kcache's cache quickly, one cubin is compiled, and the
+            others are patched copies of it. The floor loads such cubins by cuModuleLoadData and unloads dropped ones.
+            The other systems get fewer kernels, all of which they compile.
 Not shown   Large kernels; another allocator.
 """
 
@@ -22,10 +20,10 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import programs
-from harness import Arguments, Folders, Result, compiles, is_pretended, require, run, say
+from harness import Arguments, Result, compiles, is_pretended, require, run, say, temporary_folders
 from programs import CUBIN, LIBRARIES, Launch, N, System, text
 
 FIRST = 1_000_000
@@ -42,37 +40,24 @@ def patched(cubin: bytes, old: int, new: int) -> bytes:
     return cubin.replace(was, now).replace(f"k{old}".encode(), f"k{new}".encode())
 
 
-# -- what is measured -----------------------------------------------------------------------------------
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM, after a garbage collection."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def device_bytes() -> int:
-    """Memory of the device that is in use, by all processes."""
-    from cuda.bindings import driver
-
-    _, free, total = driver.cuMemGetInfo()
-    return int(total) - int(free)
-
-
 def tenths(
     calls: Iterable[Callable[[], object]], count: int, wait: Callable[[], object]
 ) -> list[tuple[float, int, int]]:
     """Seconds of each tenth of the calls, and after it the resident bytes and the device's bytes in use."""
-    rows = []
-    start_s = time.perf_counter()
+    from cuda.bindings import driver
+
+    rows, start_s = [], time.perf_counter()
     for number, call in enumerate(calls, 1):
         call()
         if number % 1000 == 0:
             wait()
         if number % max(1, count // 10) == 0:
             wait()
-            spent = time.perf_counter() - start_s
-            rows.append((spent, resident_bytes(), device_bytes()))
+            spent_s = time.perf_counter() - start_s
+            gc.collect()
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            _, free, total = driver.cuMemGetInfo()
+            rows.append((spent_s, resident, int(total) - int(free)))
             start_s = time.perf_counter()
     return rows
 
@@ -95,44 +80,33 @@ def bare(numbers: Iterable[int], keeps: bool) -> Iterable[Launch]:
         yield launch
 
 
-class Part(NamedTuple):
-    """A row of the table: a library, a system or None for the bare calls, and whether kernels are kept.
-
-    Args:
-        compiled: Number of kernels of a system that compiles all of them; 0 for a system with patched cubins.
-    """
-
-    library: str
-    system: System | None
-    keeps: bool
-    compiled: int = 0
-
-
-PARTS = {
-    "numba_kcache, kept": Part("driver", programs.our_texts, True),
-    "numba_kcache, dropped": Part("driver", programs.our_texts, False),
-    "numba_kcache, Numba arrays, dropped": Part("numba", programs.our_texts, False),
-    "cuModuleLoadData, kept": Part("driver", None, True),
-    "cuModuleLoadData, dropped": Part("driver", None, False),
-    "cupy RawKernel, kept": Part("cupy", programs.cupy_kernels, True, 300),
-    "cupy RawKernel, dropped": Part("cupy", programs.cupy_kernels, False, 300),
-    "numba_kcache, Numba kernel, kept": Part("numba", programs.our_functions, True, 100),
-    "Numba cache=True, kept": Part("numba", programs.numba_kernels, True, 100),
+PARTS: dict[str, tuple[str, System | None, int]] = {
+    "numba_kcache, kept": ("driver", programs.our_texts, 0),
+    "numba_kcache, dropped": ("driver", programs.our_texts, 0),
+    "numba_kcache, Numba arrays, dropped": ("numba", programs.our_texts, 0),
+    "cuModuleLoadData, kept": ("driver", None, 0),
+    "cuModuleLoadData, dropped": ("driver", None, 0),
+    "cupy RawKernel, kept": ("cupy", programs.cupy_kernels, 300),
+    "cupy RawKernel, dropped": ("cupy", programs.cupy_kernels, 300),
+    "numba_kcache, Numba kernel, kept": ("numba", programs.our_functions, 100),
+    "Numba cache=True, kept": ("numba", programs.numba_kernels, 100),
 }
+"""The rows of the table: a library; a system, or None for the bare calls; and the number of kernels of a system that
+compiles all of them, 0 for one with patched cubins."""
 
 
 def many_kernels(name: str, count: int) -> None:
     """Make and launch distinct kernels, one after another, and keep or drop each."""
-    part = PARTS[name]
-    library, numbers = LIBRARIES[part.library](), range(FIRST, FIRST + count)
+    (library_name, system, _), keeps = PARTS[name], name.endswith("kept")
+    library, numbers = LIBRARIES[library_name](), range(FIRST, FIRST + count)
     x, y = library.ones(N), library.ones(N)
     library.wait()
-    launches = part.system(numbers, "") if part.system else bare(numbers, part.keeps)
+    launches = system(numbers, "") if system else bare(numbers, keeps)
     kept = []
 
     def one(launch: Launch) -> None:
         launch(2.0, x, y, N)
-        if part.keeps:
+        if keeps:
             kept.append(launch)
 
     rows = tenths((lambda launch=launch: one(launch) for launch in launches), count, library.wait)
@@ -165,11 +139,9 @@ def fill(count: int, first: int, step: int) -> None:
         if not built:
             built.append(real(request, *arguments))
             return built[0]
-        found = re.search(r"\+ (\d+)\.0f", request.source)
-        assert found
-        (kernel,) = built[0].kernels
-        kernel = kernel._replace(name=f"k{found[1]}", symbol=f"k{found[1]}")
-        return built[0]._replace(kernels=(kernel,), cubin=patched(built[0].cubin, FIRST + first, int(found[1])))
+        (number,) = re.findall(r"\+ (\d+)\.0f", request.source)
+        kernels = (built[0].kernels[0]._replace(name=f"k{number}", symbol=f"k{number}"),)
+        return built[0]._replace(kernels=kernels, cubin=patched(built[0].cubin, FIRST + first, int(number)))
 
     source_build.build_source = build
     for number in range(first, count, step):
@@ -188,19 +160,18 @@ def child(part: str, *numbers: str) -> None:
 
 def measure(result: Result, arguments: Arguments) -> None:
     many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
-    counts = {name: part.compiled // (5 if arguments.quick else 1) or many for name, part in PARTS.items()}
-    with Folders() as folders:
+    quick = 5 if arguments.quick else 1
+    counts = {name: compiled // quick or many for name, (_, _, compiled) in PARTS.items()}
+    with temporary_folders() as folders:
         step = min(16, os.cpu_count() or 1)
         fills = {f"fill {first}": ("fill", many, first, step) for first in range(step)}
-        fills |= {name: (name, counts[name]) for name, part in PARTS.items() if part.compiled and part.keeps}
+        fills |= {name: (name, counts[name]) for name in PARTS if PARTS[name][2] and name.endswith("kept")}
         dict(result.take_all(fills, lambda _: folders(), step))
-        for name in PARTS:
-            if found := result.take(name, name, counts[name], folder=folders()):
-                assert not found["compiles"], (name, found["compiles"])
+        for name, count in {**counts, "launches": arguments.launches}.items():
+            if found := result.take(name, name, count, folder=folders()):
+                assert not found.get("compiles"), (name, found["compiles"])
                 result.samples[name] = found
                 result.write()
-        if found := result.take("launches", "launches", arguments.launches, folder=folders()):
-            result.samples["launches"] = found
 
 
 if __name__ == "__main__":

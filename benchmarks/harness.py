@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import contextlib
 import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,8 +36,6 @@ LIMIT_S = 240.0
 
 AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
 """The number of processes that run in parallel where only their compiles take time, or no time is measured."""
-
-# -- in a child -----------------------------------------------------------------------------------------
 
 
 def say(**found: object) -> None:
@@ -62,48 +60,25 @@ def compiles() -> int:
     return numba_kcache.info("process").compiles
 
 
-def median_of_batches(launch: Callable[[], object], wait: Callable[[], object], batches: int, launches: int) -> float:
-    """Seconds of one asynchronous launch: the median of several batches, after each of which the device is idle."""
-    for _ in range(20):
-        launch()
-    times = []
-    for _ in range(batches):
-        wait()
-        start = time.perf_counter()
-        for _ in range(launches):
-            launch()
-        times.append((time.perf_counter() - start) / launches)
-    return median(times)
-
-
-def wait_for_the_others() -> bool:
-    """If this child is a rank, report that it is ready, wait for the start, and return True.
-
-    A rank has `KC_BENCH_BARRIER`, the folder through which ranks and parent communicate.
-    """
-    barrier = os.environ.get("KC_BENCH_BARRIER")
-    if barrier:
+def wait_for_the_others() -> None:
+    """Report that this child is ready, and wait for the start, if it is a rank: then `KC_BENCH_BARRIER` is the folder
+    through which ranks and parent communicate."""
+    if barrier := os.environ.get("KC_BENCH_BARRIER"):
         Path(barrier, str(os.getpid())).touch()
         while not os.path.exists(os.path.join(barrier, "go")):
             time.sleep(0.0005)
-    return bool(barrier)
 
 
 # -- children -------------------------------------------------------------------------------------------
 
 
-def environment(folder: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Make the environment of a child whose caches are all in `folder`."""
+def start(words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a child whose caches are all in `folder`: Python with these arguments."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     caches = dict.fromkeys(FOLDERS, str(folder))
-    return {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPATH": path, **caches, **(more or {})}
-
-
-def start(words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start a child: Python with these arguments."""
     return subprocess.Popen(
-        [sys.executable, *map(str, words)], env=environment(folder, more), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPATH": path, **caches, **(more or {})},
     )  # fmt: skip
 
 
@@ -115,7 +90,7 @@ def reason(output: str) -> str:
 
 
 def answer(child: subprocess.Popen[str], limit_s: float = LIMIT_S) -> dict[str, Any] | str:
-    """The object that the child printed last; the reason, as text, if it failed or took longer than `limit_s`."""
+    """The object that the child printed last, or {}; the reason, as text, if it failed or took longer."""
     try:
         out, error = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -125,65 +100,18 @@ def answer(child: subprocess.Popen[str], limit_s: float = LIMIT_S) -> dict[str, 
     if child.returncode != 0:
         return reason(error or out)
     objects = [line for line in out.splitlines() if line.startswith("{")]  # some packages print at exit
-    found: dict[str, Any] | str = json.loads(objects[-1]) if objects else "it said nothing"
-    return found
+    return {**json.loads(objects[-1])} if objects else {}
 
 
 def fresh(
     words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
 ) -> dict[str, Any] | str:
     """Run a child; its answer, with the seconds from its start to its result (`result`) and to its end (`process`)."""
-    folder.mkdir(parents=True, exist_ok=True)
     begin = time.time()
     found = answer(start(words, folder, more), limit_s)
     if isinstance(found, dict):
         found["result"], found["process"] = found.pop("end", begin) - begin, time.time() - begin
     return found
-
-
-def seconds(words: Sequence[object], **more: Any) -> float:
-    """Seconds of a whole process; its output is discarded.
-
-    Raises:
-        ValueError: It failed, with the reason, or took longer than `timeout` in `more`.
-    """
-    begin = time.perf_counter()
-    try:
-        done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **more)
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(str(error)) from error
-    spent = time.perf_counter() - begin
-    if done.returncode:
-        raise ValueError(reason(done.stderr or done.stdout))
-    return spent
-
-
-def ranks(
-    commands: Sequence[tuple[Sequence[object], Path]], more: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
-) -> dict[str, Any] | str:
-    """Run children, each with its arguments and folder, that begin to work at the same time, and wait for all.
-
-    Returns:
-        Their answers, and the seconds from their common start to the last result (`last`), from it to the last end
-        (`ended`), and from the first process to the last end (`all`); the reason, as text, if one failed.
-    """
-    with tempfile.TemporaryDirectory() as barrier:
-        begin = time.time()
-        children = [start(words, folder, {"KC_BENCH_BARRIER": barrier, **(more or {})}) for words, folder in commands]
-        limit = time.monotonic() + 120
-        while time.monotonic() < limit:
-            if all(child.poll() is not None or Path(barrier, str(child.pid)).exists() for child in children):
-                break
-            time.sleep(0.001)
-        started = time.time()
-        Path(barrier, "go").touch()
-        found = [answer(child, limit_s) for child in children]
-        ended = time.time()
-    for each in found:
-        if isinstance(each, str):
-            return each
-    last = max(each["end"] for each in found if isinstance(each, dict))
-    return {"answers": found, "last": last - started, "ended": ended - started, "all": ended - begin}
 
 
 def in_parallel(call: Callable[[Any], Any], items: Iterable[Any], at_once: int) -> Iterator[Any]:
@@ -198,61 +126,39 @@ def in_parallel(call: Callable[[Any], Any], items: Iterable[Any], at_once: int) 
             yield from pool.map(call, items)
 
 
-class Folders:
-    """Temporary folders, one for each name, that are removed at the end of a `with` block."""
+@contextlib.contextmanager
+def temporary_folders() -> Iterator[Callable[..., Path]]:
+    """A function that makes a folder for each name; they are removed at the end of the `with` block."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
 
-    def __enter__(self) -> Folders:
-        self.root = Path(tempfile.mkdtemp())
-        return self
+        def folder(*names: object) -> Path:
+            path = Path(root, *(re.sub(r"\W", "_", str(name)) for name in names))
+            path.mkdir(parents=True, exist_ok=True)
+            return path
 
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+        yield folder
 
-    def __call__(self, *names: object) -> Path:
-        folder = self.root.joinpath(*(re.sub(r"\W", "_", str(name)) for name in names))
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-
-# -- the machine ----------------------------------------------------------------------------------------
 
 DISTRIBUTIONS = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "numpy",
 )  # fmt: skip
 
 
-def versions(*distributions: str) -> dict[str, str]:
-    """The versions of those distributions that are installed."""
-    from importlib.metadata import PackageNotFoundError, version  # here, so that no child imports it before the package
-
-    found = {}
-    for name in distributions:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def machine_header() -> dict[str, Any]:
     """Commit, GPU, driver, processor, versions, load and time."""
     import platform
+    from importlib.metadata import distributions  # here, so that no child imports it before the package
 
+    versions = {each.name: each.version for each in distributions() if each.name in DISTRIBUTIONS}
     return {
-        "commit": commit(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg(),
-        "versions": versions(*DISTRIBUTIONS),
-        **gpu_of(),
-    }
+        "commit": commit(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count(),
+        "load": os.getloadavg(), "versions": versions, **gpu_of(),
+    }  # fmt: skip
 
 
 def commit() -> str:
-    """The commit of this tree. A copy that is no git checkout names it in the file COMMIT in its root; for a checkout,
-    git names it, with `+` if files differ from the commit."""
+    """The commit of this tree: as the file COMMIT of a copy names it, or git, with `+` if files differ from it."""
     note = ROOT / "COMMIT"
     if note.is_file():
         return note.read_text().strip()[:12]
@@ -290,14 +196,9 @@ def gpu_of() -> dict[str, Any]:
 
 
 class Result:
-    """The result of a script, written again after each of its samples. A script that is stopped leaves the samples so
-    far, with `is_cut`.
-
-    Args:
-        path: The file to write; None to write nothing.
-        question: The name of the script, or of the part that was asked.
-        within_s: Seconds after which nothing is begun, and a child that still runs is stopped.
-    """
+    """The result of a script, or of the part of it that was asked, written to a file again after each of its samples.
+    A script that is stopped leaves the samples so far, with `is_cut`. Nothing is begun after `within_s` seconds, and a
+    child that still runs is stopped."""
 
     def __init__(self, path: Path | None, question: str, within_s: float = ALWAYS) -> None:
         self.path, self.question, self.notes = path, question, dict[str, object](is_cut=True)
@@ -319,11 +220,15 @@ class Result:
         return itertools.takewhile(lambda _: not self.is_over(), range(-fills, count))
 
     def write(self, **notes: object) -> None:
-        """Write what was found so far; `notes` are further members of the object."""
+        """Write what was found so far, completely or not at all; `notes` are further members of the object."""
         self.notes |= {"took_s": round(time.monotonic() - self.begin_s, 1), **notes}
-        if self.path:
-            kept = {"machine": self.machine, "left_out": self.left_out, **self.notes, "samples": self.samples}
-            write_json(self.path, {"question": self.question, **kept})
+        if not self.path:
+            return
+        kept = {"machine": self.machine, "left_out": self.left_out, **self.notes, "samples": self.samples}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        private.write_text(json.dumps({"question": self.question, **kept}, indent=1) + "\n")
+        private.replace(self.path)
 
     def add(self, *names: str, prefix: str = "", **figures: Any) -> None:
         """Append each figure to the samples under these names, and write the result."""
@@ -350,8 +255,7 @@ class Result:
         return [sys.argv[0], "--part", self.question, "--child", *words]
 
     def kept(self, name: str, found: Any) -> Any:
-        """The answer of a child or of ranks; None for a reason, and then what was asked is left out, unless the time is
-        over."""
+        """The answer of a child; None for a reason, and then it is left out, unless the time is over."""
         if isinstance(found, str) and not self.is_over():
             self.leave_out(name, found)
         return None if isinstance(found, str) else found
@@ -359,11 +263,29 @@ class Result:
     def ranks(
         self, name: str, commands: Sequence[tuple[Sequence[object], Path]], more: Mapping[str, str] | None = None
     ) -> Any:
-        """Run children that begin to work at the same time, like `ranks`; None if one failed, or the time is over."""
+        """Run children, each with its words and folder, that begin to work at the same time; None if one failed.
+
+        Returns:
+            Their answers, and the seconds from their common start to the last result (`last`) and to the last end
+            (`ended`), and from the first process to the last end (`all`).
+        """
         if self.is_over():
             return None
-        children = [(self.command(*words), folder) for words, folder in commands]
-        return self.kept(name, ranks(children, more, min(LIMIT_S, self.left_s())))
+        with tempfile.TemporaryDirectory() as barrier:
+            begin, variables = time.time(), {"KC_BENCH_BARRIER": barrier, **(more or {})}
+            children = [start(self.command(*words), folder, variables) for words, folder in commands]
+            while time.time() < begin + 120 and not all(
+                child.poll() is not None or Path(barrier, str(child.pid)).exists() for child in children
+            ):
+                time.sleep(0.001)
+            started = time.time()
+            Path(barrier, "go").touch()
+            found = [self.kept(name, answer(child, min(LIMIT_S, self.left_s()))) for child in children]
+            ended = time.time()
+        if None in found:
+            return None
+        last = max(each["end"] for each in found)
+        return {"answers": found, "last": last - started, "ended": ended - started, "all": ended - begin}
 
     def take_all(
         self, rows: Mapping[str, Sequence[object]], folder: Callable[[str], Path], at_once: int = 1, **more: Any
@@ -372,35 +294,21 @@ class Result:
         found = in_parallel(lambda name: self.take(name, *rows[name], folder=folder(name), **more), rows, at_once)
         yield from ((name, each) for name, each in zip(rows, found, strict=True) if each)
 
-    def show(self) -> None:
-        """Print all figures, of samples their median."""
-        for path, found in tables(self.samples):
-            cells = (f"{name} {shown(value)}" for name, value in found.items())
-            print(f"{', '.join(path)}: {', '.join(cells)}")
 
-
-def tables(found: Any, *path: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The innermost dictionaries of nested ones, with their keys."""
-    inner = {name: each for name, each in found.items() if isinstance(each, dict)}
-    if outer := {name: each for name, each in found.items() if name not in inner}:
-        yield path, outer
-    for name, each in inner.items():
-        yield from tables(each, *path, str(name))
+def show(found: Mapping[str, Any], *path: str) -> None:
+    """Print the figures of nested dictionaries: of samples the median, and their number."""
+    figures = [f"{name} {shown(each)}" for name, each in found.items() if not isinstance(each, dict)]
+    if figures:
+        print(f"{', '.join(path)}: {', '.join(figures)}")
+    for name, each in found.items():
+        if isinstance(each, dict):
+            show(each, *path, str(name))
 
 
 def shown(value: Any) -> str:
-    """A figure with four digits; the median of a list of them, and their number."""
     if isinstance(value, list) and value and all(isinstance(each, (int, float)) for each in value):
         return f"{median(value):.4g} ({len(value)})"
     return f"{value:.4g}" if isinstance(value, float) else f"{len(value)}" if isinstance(value, list) else f"{value}"
-
-
-def write_json(path: Path, result: object) -> None:
-    """Write a JSON file completely or not at all: an interrupted write leaves the old file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    private = path.with_name(f"{path.name}.{os.getpid()}")
-    private.write_text(json.dumps(result, indent=1) + "\n")
-    private.replace(path)
 
 
 # -- a script -------------------------------------------------------------------------------------------
@@ -421,13 +329,10 @@ def run(
     child: Child | None = None,
     **options: tuple[int, int] | str,
 ) -> None:
-    """Run a script: the child that `--child` names, or the whole measurement.
+    """Run a script: the child that gets the words of `--child`, or the measurement, which fills and writes the result.
 
-    Args:
-        doc: The docstring of the script.
-        measure: Fills and writes the result; of a script with several results, this and `child` by the result's name.
-        child: Called with the words of `--child`.
-        options: Further arguments, each a number with its default and that of `--quick`, or a text with its default.
+    A script with several results has a table of both by the result's name. `options` are further arguments, each a
+    number with its default and that of `--quick`, or a text with its default.
     """
     parts = measure if isinstance(measure, Mapping) else {Path(sys.argv[0]).stem: (measure, child)}
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -452,6 +357,7 @@ def run(
             setattr(arguments, name, default[arguments.quick])
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
     result = Result(arguments.json, arguments.part, arguments.within)
+    result.notes |= {"quick": True} if arguments.quick else {}
     measure(result, arguments)
     result.write(is_cut=result.is_cut)
-    result.show()
+    show(result.notes | result.samples)

@@ -1,9 +1,8 @@
 """How much host time does one asynchronous launch take, by number of arguments, compared with other launchers?
 
-Method      A kernel that does nothing (its condition is never true) takes 0 to 16 arguments, half of them float32
-            arrays, half scalars. Each system launches it in batches on one stream; the device is synchronised between
-            batches, outside the measurement. Batches of the systems alternate, so that disturbances of the machine
-            affect all of them. A sample is the mean time of a launch in one batch; the table shows medians. "bare" is
+Method      A kernel that does nothing takes 0 to 16 arguments, half of them float32 arrays, half scalars. Each system
+            launches it in batches on one stream, the batches of the systems alternate, and the device is synchronised
+            between them, outside the measurement. A sample is the mean time of a launch in one batch. "bare" is
             cuLaunchKernel through cuda.bindings with all parameters packed before. Systems that check arguments check
             all of them. The rows "Numba not imported" are measured in one process that never imports numba.cuda.
 Not shown   Latency until the kernel runs; full queues; other processes on the device.
@@ -14,16 +13,15 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import itertools
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
 
-from harness import Arguments, Folders, Result, run, say
+import numpy as np
+from harness import Arguments, Result, run, say, temporary_folders
 from programs import LIBRARIES
 
 COUNTS = (0, 1, 2, 4, 8, 16)
@@ -35,47 +33,40 @@ System = Callable[[int], Launch]
 """Makes, for a number of arguments, a function that launches the kernel once; raises if the system cannot run here."""
 
 
-def names(arguments: int) -> tuple[list[str], list[str]]:
-    """The names of the arrays and of the scalars, which come after them."""
+def kernel_text(arguments: int, store: str, array: str = "{}", scalar: str = "{}") -> tuple[str, str]:
+    """The parameters of the kernel, arrays before scalars, and its statements: each stores a scalar in an array."""
     half = arguments // 2
-    return [f"p{letter}" for letter in LETTERS[:half]], [f"s{letter}" for letter in LETTERS[: arguments - half]]
+    arrays, scalars = ([f"{kind}{letter}" for letter in LETTERS] for kind in "ps")
+    parameters = [*map(array.format, arrays[:half]), *map(scalar.format, scalars[: arguments - half])]
+    return ", ".join(parameters), "; ".join(map(store.format, arrays[:half], scalars))
 
 
 def source(arguments: int) -> str:
     """CUDA C++ of the kernel."""
-    arrays, scalars = names(arguments)
-    parameters = ", ".join([*(f"float *{each}" for each in arrays), *(f"float {each}" for each in scalars)])
-    uses = "".join(f"{array}[0] = {scalar};" for array, scalar in zip(arrays, scalars, strict=False))
-    return f'extern "C" __global__ void k({parameters}) {{ if (clock64() == 0) {{ {uses} }} }}'
+    parameters, uses = kernel_text(arguments, "{}[0] = {}", "float *{}", "float {}")
+    return f'extern "C" __global__ void k({parameters}) {{ if (clock64() == 0) {{ {uses}; }} }}'
 
 
 def python_function(arguments: int, cuda: Any) -> Any:
     """The same kernel as a Python function."""
-    arrays, scalars = names(arguments)
-    uses = "; ".join(f"{array}[0] = {scalar}" for array, scalar in zip(arrays, scalars, strict=False)) or "pass"
+    parameters, uses = kernel_text(arguments, "{}[0] = {}")
     scope: dict[str, Any] = {"cuda": cuda}
-    exec(f"def k({', '.join(arrays + scalars)}):\n    if cuda.threadIdx.x > 2000:\n        {uses}\n", scope)
+    exec(f"def k({parameters}):\n    if cuda.threadIdx.x > 2000:\n        {uses or 'pass'}\n", scope)
     return scope["k"]
 
-
-# -- arrays ---------------------------------------------------------------------------------------------
 
 Arrays = Callable[[int], list[Any]]
 """Makes the arrays for a number of arguments."""
 
 
-def of(library: str) -> Arrays:
+def of(library: str, wrapped: Callable[[Any], Any] = lambda array: array) -> Arrays:
     def make(arguments: int) -> list[Any]:
         ones = LIBRARIES[library]().ones
-        return [ones(SIZE) for _ in range(arguments // 2)]
+        arrays = [ones(SIZE) for _ in range(arguments // 2)]
+        _kept.extend(arrays)
+        return [wrapped(each) for each in arrays]
 
     return make
-
-
-def void_pointers(arguments: int) -> list[Any]:
-    arrays = of("numba")(arguments)
-    _kept.extend(arrays)
-    return [ctypes.c_void_p(each.device_ctypes_pointer.value) for each in arrays]
 
 
 class Exporter:
@@ -85,8 +76,7 @@ class Exporter:
         self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
 
 
-def exporters(arguments: int) -> list[Any]:
-    return [Exporter(each) for each in of("cupy")(arguments)]
+void_pointers = of("numba", lambda array: ctypes.c_void_p(array.device_ctypes_pointer.value))
 
 
 def operands(arguments: int, arrays: Arrays, scalar: Any = 2.0) -> tuple[Any, ...]:
@@ -94,10 +84,7 @@ def operands(arguments: int, arrays: Arrays, scalar: Any = 2.0) -> tuple[Any, ..
     return (*values, *[scalar] * (arguments - len(values)))
 
 
-# -- systems --------------------------------------------------------------------------------------------
-
-
-def cached(arguments: int, is_typed: bool) -> Any:
+def cached(arguments: int, is_typed: bool = False) -> Any:
     """A kernel of this package: of CUDA C++, or typed by Numba."""
     from numba_kcache import cached_kernel
 
@@ -133,7 +120,7 @@ def bare(library: str) -> System:
     def make(arguments: int) -> Launch:
         from cuda.bindings import driver
 
-        kernel, values = cached(arguments, False), operands(arguments, of(library))
+        kernel, values = cached(arguments), operands(arguments, of(library))
         kernel[1, 32](*values)
         launcher = next(iter(kernel._on_device.values()))[0]
         memory, address = launcher.layout.new_buffer()
@@ -147,27 +134,20 @@ def bare(library: str) -> System:
 
 
 def cuda_core(arguments: int) -> Launch:
-    import numpy as np
     from cuda.core import Device, LaunchConfig, Program, ProgramOptions, Stream, launch
 
     device = Device()
     device.set_current()
-    options = ProgramOptions(arch=f"sm_{device.arch}")
-    kernel = Program(source(arguments), "c++", options).compile("cubin").get_kernel("k")
-    passed = [
-        each.value if isinstance(each, ctypes.c_void_p) else each
-        for each in operands(arguments, void_pointers, np.float32(2))
-    ]
-    return partial(launch, Stream.from_handle(0), LaunchConfig(grid=1, block=32), kernel, *passed)
+    code = Program(source(arguments), "c++", ProgramOptions(arch=f"sm_{device.arch}")).compile("cubin")
+    passed = operands(arguments, of("numba", lambda array: array.device_ctypes_pointer.value), np.float32(2))
+    return partial(launch, Stream.from_handle(0), LaunchConfig(grid=1, block=32), code.get_kernel("k"), *passed)
 
 
 def cupy_raw(arguments: int) -> Launch:
     import cupy
-    import numpy as np
 
-    return partial(
-        cupy.RawKernel(source(arguments), "k"), (1,), (32,), operands(arguments, of("cupy"), np.float32(2))
-    )  # fmt: skip
+    kernel = cupy.RawKernel(source(arguments), "k")
+    return partial(kernel, (1,), (32,), operands(arguments, of("cupy"), np.float32(2)))
 
 
 def numba_jit(arguments: int) -> Launch:
@@ -177,21 +157,18 @@ def numba_jit(arguments: int) -> Launch:
 
 
 def triton_jit(arguments: int) -> Launch:
-    arrays, scalars = names(arguments)
-    uses = "; ".join(f"tl.store({array}, {scalar})" for array, scalar in zip(arrays, scalars, strict=False)) or "pass"
-    text = f"def k({', '.join(arrays + scalars)}):\n    if tl.program_id(0) > 2000:\n        {uses}\n"
-    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:  # Triton reads the source from its file
-        file.write(f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{text}")
-    try:
-        spec: Any = importlib.util.spec_from_file_location(f"triton_{arguments}", file.name)
+    parameters, uses = kernel_text(arguments, "tl.store({}, {})")
+    text = f"def k({parameters}):\n    if tl.program_id(0) > 2000:\n        {uses or 'pass'}\n"
+    with temporary_folders() as folders:
+        file = folders() / f"triton_{arguments}.py"  # Triton reads the source from its file
+        file.write_text(f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{text}")
+        spec: Any = importlib.util.spec_from_file_location(file.stem, file)
         module: Any = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         _kept.append(module)
-        values = [2.0 + index for index in range(len(scalars))]  # Triton compiles a 1 into the kernel
+        values = [2.0 + index for index in range(arguments - arguments // 2)]  # Triton compiles a 1 into the kernel
         launch = partial(module.k[(1,)], *of("torch")(arguments), *values)
         launch()
-    finally:
-        os.unlink(file.name)
     return launch
 
 
@@ -210,7 +187,7 @@ SYSTEMS: dict[str, System] = {
     "numba_kcache, PyTorch tensors": ours(of("torch")),
     "numba_kcache, ctypes.c_void_p": ours(void_pointers),
     "numba_kcache, any array interface": ours(of("driver")),
-    "numba_kcache, DLPack alone, of CuPy": ours(exporters),
+    "numba_kcache, DLPack alone, of CuPy": ours(of("cupy", Exporter)),
     "__dlpack__ of CuPy alone": only_export,
     "cuda.core launch, config built before": cuda_core,
     "CuPy RawKernel, CuPy arrays": cupy_raw,
@@ -230,53 +207,50 @@ WITHOUT_NUMBA: dict[str, System] = {
 }
 
 
-def samples(
-    systems: dict[str, System], arguments: int, batches: int, launches: int
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Microseconds of a launch in each batch, by system, and the systems that cannot run here with the reason."""
+def samples(systems: dict[str, System], arguments: int, batches: int, launches: int) -> dict[str, list[float] | str]:
+    """Microseconds of a launch in each batch, by system; the reason, as text, for a system that cannot run here."""
     from cuda.bindings import driver
 
-    ready, found, left_out = dict[str, Launch](), dict[str, list[float]](), dict[str, str]()
+    ready, found = dict[str, Launch](), dict[str, Any]()
     for name, make in systems.items():
         try:
             launch = make(arguments)
             for _ in range(50):
                 launch()
-            ready[name] = launch
+            ready[name], found[name] = launch, []
         except Exception as error:  # a peer that is missing or refuses
-            left_out[name] = f"{type(error).__name__}: {str(error)[:200]}"
+            found[name] = f"{type(error).__name__}: {str(error)[:200]}"
     for _ in range(batches):
         for name, launch in ready.items():
             start = time.perf_counter()
             for _ in range(launches):
                 launch()
-            found.setdefault(name, []).append((time.perf_counter() - start) / launches * 1e6)
+            found[name].append((time.perf_counter() - start) / launches * 1e6)
             driver.cuCtxSynchronize()
-    return found, left_out
-
-
-def keep(result: Result, arguments: int, found: dict[str, list[float]], left_out: dict[str, str]) -> None:
-    for name, times in found.items():
-        result.samples.setdefault(name, {})[f"{arguments}"] = times
-    for name, why in left_out.items():
-        result.leave_out(name, why)
-    result.write()
+    return found
 
 
 def child(batches: str, launches: str) -> None:
-    rows = [(each, *samples(WITHOUT_NUMBA, each, int(batches), int(launches))) for each in COUNTS]
+    say(rows=[samples(WITHOUT_NUMBA, arguments, int(batches), int(launches)) for arguments in COUNTS])
     assert "numba.cuda" not in sys.modules
-    say(rows=rows)
 
 
 def measure(result: Result, arguments: Arguments) -> None:
+    def keep(number: int, found: dict[str, Any]) -> None:
+        for name, times in found.items():
+            if isinstance(times, str):
+                result.leave_out(name, times)
+            else:
+                result.samples.setdefault(name, {})[f"{number}"] = times
+        result.write()
+
     words = (arguments.batches, arguments.launches)
     for each in itertools.takewhile(lambda _: not result.is_over(), COUNTS):
-        keep(result, each, *samples(SYSTEMS, each, *words))
-    with Folders() as folders:
+        keep(each, samples(SYSTEMS, each, *words))
+    with temporary_folders() as folders:
         found = result.take("Numba not imported", *words, folder=folders())
-    for row in found["rows"] if found else ():
-        keep(result, *row)
+    for each, row in zip(COUNTS, found["rows"] if found else (), strict=False):
+        keep(each, row)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """How long does a lookup take before anything is loaded, and which caches serve stale code?
 
-Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no code
-            is loaded on a device. Six kernels have no includes; the first and the others are measured separately. One
-            includes cub/block/block_reduce.cuh, and all headers that it reads are verified. CuPy cannot look up without
-            loading: its times include the load. Samples of the systems alternate, one process at a time. Stale code: a
-            header is edited, and the next process reports the result of the kernel; these processes run in parallel,
-            since no time is measured. Bytecode is compiled before, as pip does. Each part is written when it is done.
+Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no
+            code is loaded on a device: six without includes, and one that includes cub/block/block_reduce.cuh, all of
+            whose headers are verified. CuPy's times include the load. Samples of the systems alternate, one process at
+            a time. Stale code: a header is edited, and the next process reports the result of the kernel; these
+            processes run in parallel.
 Not shown   A cold page cache, a network file system. Systems that are not installed, or that need a missing GPU, are
             listed as left out.
 """
@@ -16,11 +15,10 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, fresh, in_parallel, run, say
+from harness import AT_ONCE, Arguments, Result, fresh, in_parallel, run, say, temporary_folders
 from programs import include_dirs
 
 ARCH = "sm_90"
@@ -29,6 +27,7 @@ WITH_CUB = f"""#include <{CUB}>
 extern "C" __global__ void k(int *o) {{
     using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);
 }}"""
+PLAIN = 'extern "C" __global__ void k%d(float *x) { x[threadIdx.x] *= %d; }'
 VALUE = """#include "value.h"
 #if __has_include("asked.h")
 #undef VALUE
@@ -39,32 +38,13 @@ extern "C" __global__ void k(int *o) { *o = value; }
 """
 
 
-def plain_source(number: int) -> str:
-    """A kernel with a name of its own."""
-    return f'extern "C" __global__ void k{number}(float *x) {{ x[threadIdx.x] *= {number}; }}'
-
-
 def constant(cubin: bytes) -> int:
     """The number that the kernel of `VALUE` writes: an initialised variable of the module."""
     (found,) = (number for number in range(1731100001, 1731100006) if struct.pack("<i", number) in cubin)
     return found
 
 
-# -- the systems: each makes a function that looks up a source, and says which value it serves ----------
-
-
-class System(NamedTuple):
-    """A cache.
-
-    Args:
-        look_up: Gets a source, the name of its kernel and its include folders; returns a function that looks it up.
-        value: Gets include folders; returns the number that the kernel of `VALUE` writes.
-        with_headers: Whether it looks up sources with headers.
-    """
-
-    look_up: Callable[[str, str, list[str]], Callable[[], object]] | None
-    value: Callable[[list[str]], int]
-    with_headers: bool = True
+LookUp = Callable[[str, str, list[str]], Callable[[], Any]]
 
 
 def ours(source: str, _name: str, folders: list[str], **more: Any) -> Callable[[], bytes]:
@@ -109,16 +89,15 @@ def cupy_value(folders: list[str]) -> int:
     return int(out[0])
 
 
-SYSTEMS = {
-    "numba_kcache": System(ours, lambda folders: constant(ours(VALUE, "k", [], include_dirs=folders)())),
-    "cuda.core FileStreamProgramCache": System(
-        core, lambda folders: constant(core(VALUE, "k", folders)()), with_headers=False
-    ),
-    "cuda.core, headers in the working directory": System(None, core_value_beside),
-    "cupy RawKernel": System(cupy, cupy_value),
+CORE = "cuda.core FileStreamProgramCache"
+SYSTEMS: dict[str, tuple[LookUp | None, Callable[[list[str]], int]]] = {
+    "numba_kcache": (ours, lambda folders: constant(ours(VALUE, "k", [], include_dirs=folders)())),
+    CORE: (core, lambda folders: constant(core(VALUE, "k", folders)())),
+    "cuda.core, headers in the working directory": (None, core_value_beside),
+    "cupy RawKernel": (cupy, cupy_value),
 }
-
-# -- what a child does ----------------------------------------------------------------------------------
+"""For each system what looks up a source; and what gets include folders, and returns the number that the kernel of
+`VALUE` writes."""
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -129,12 +108,12 @@ def timed(call: Callable[[], object]) -> float:
 
 def look_up(name: str, starts_with: str) -> dict[str, float]:
     """Seconds by name: of CUB alone if `starts_with` is "cub", else of the plain kernels and of CUB after them."""
-    system = SYSTEMS[name]
-    assert system.look_up
-    plain = [system.look_up(plain_source(number), f"k{number}", []) for number in range(6)]
-    cub = [system.look_up(WITH_CUB, "k", include_dirs())] if system.with_headers else []
-    if starts_with == "cub":
-        return {f"{CUB}, first": timed(each) for each in cub} or look_up(name, "plain")
+    of, _ = SYSTEMS[name]
+    assert of
+    plain = [of(PLAIN % (number, number), f"k{number}", []) for number in range(6)]
+    cub = [of(WITH_CUB, "k", include_dirs())] if name != CORE else []  # it refuses headers
+    if starts_with == "cub" and cub:
+        return {f"{CUB}, first": timed(cub[0])}
     first, *others = map(timed, plain)
     found = {"no includes, first": first, "no includes, after": median(others)}
     return {**found, **{f"{CUB}, after": timed(each) for each in cub}}
@@ -143,7 +122,7 @@ def look_up(name: str, starts_with: str) -> dict[str, float]:
 def child(what: str, *words: str) -> None:
     if what == "value":
         system, *folders = words
-        say(value=SYSTEMS[system].value(folders))
+        say(value=SYSTEMS[system][1](folders))
     else:
         say(**look_up(*words))
 
@@ -152,61 +131,21 @@ STARTS = ("plain", "cub")
 """The kind of kernel that a process looks up first."""
 
 
-def measure_lookups(result: Result, count: int) -> None:
-    """Seconds by system and kind of source; the reason, as text, for a system that cannot run here."""
-    systems = [name for name, system in SYSTEMS.items() if system.look_up]
-    result.samples["lookup"] = {name: {} for name in systems}
-    words = {start: {name: ("lookup", name, start) for name in systems} for start in STARTS}
-    with Folders() as folders:
-        for start in STARTS:
-            dict(result.take_all(words[start], folders, AT_ONCE))
-        for _ in result.rounds(count):
-            for start in STARTS:
-                for name, found in result.take_all(words[start], folders):
-                    result.add("lookup", name, **{what: time for what, time in found.items() if ", " in what})
-    result.samples["lookup"] |= result.left_out
-
-
-# -- stale code -----------------------------------------------------------------------------------------
-
-
-class Change(NamedTuple):
-    """A file that is written, and the number that the kernel of `VALUE` then writes.
-
-    Args:
-        path: The file.
-        value: The number.
-        text: The file's new content.
-        keeps_time: Whether the file gets its old times.
-    """
-
-    path: str
-    value: int
-    text: str
-    keeps_time: bool = False
-
-    def make(self, folder: Path) -> None:
-        path = folder / self.path
-        before = path.stat() if self.keeps_time else None
-        path.write_text(self.text)
-        if before:
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 CHANGES = {
-    "header edited": Change("second/value.h", 1731100005, "#define VALUE 1731100005 // edited\n"),
-    "same size and mtime": Change("second/value.h", 1731100002, "#define VALUE 1731100002\n", keeps_time=True),
-    "header in an earlier folder": Change("first/value.h", 1731100003, "#define VALUE 1731100003\n"),
-    "`__has_include` answered": Change("second/asked.h", 1731100004, ""),
+    "header edited": ("second/value.h", 1731100005, "#define VALUE 1731100005 // edited\n"),
+    "same size and mtime": ("second/value.h", 1731100002, "#define VALUE 1731100002\n"),
+    "header in an earlier folder": ("first/value.h", 1731100003, "#define VALUE 1731100003\n"),
+    "`__has_include` answered": ("second/asked.h", 1731100004, ""),
 }
+"""The file that is written, the number that the kernel of `VALUE` then writes, and the file's text."""
 
 
-def outcome_of(system: str, name: str) -> str:
+def outcome_of(system: str, change: str) -> str:
     """Say "right", "stale" or the system's own message after one change; "–" if the change does not apply to it."""
-    change = CHANGES[name]
-    if "working directory" in system and change.path.startswith("first"):
+    path, value, content = CHANGES[change]
+    if "working directory" in system and path.startswith("first"):
         return "–"
-    with Folders() as folders:
+    with temporary_folders() as folders:
         searched = folders("first"), folders("second")
         (folders("second") / "value.h").write_text("#define VALUE 1731100001\n")
 
@@ -214,16 +153,29 @@ def outcome_of(system: str, name: str) -> str:
             found = fresh([__file__, "--child", "value", system, *searched], folders("cache"))
             return found["value"] if isinstance(found, dict) else found
 
-        before = served()
+        before, changed = served(), folders() / path
         if before != 1731100001:
             return str(before)
-        change.make(folders.root)
+        times = changed.stat() if change == "same size and mtime" else None
+        changed.write_text(content)
+        if times:
+            os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))
         after = served()
-        return "right" if after == change.value else "stale" if after == before else str(after)
+        return "right" if after == value else "stale" if after == before else str(after)
 
 
 def measure(result: Result, arguments: Arguments) -> None:
-    measure_lookups(result, arguments.rounds)
+    """Look-ups by system and kind of source, with the reason for a system that cannot run here; then the changes."""
+    systems = [name for name, (of, _) in SYSTEMS.items() if of]
+    result.samples["lookup"] = {name: {} for name in systems}
+    with temporary_folders() as folders:
+        for number in result.rounds(arguments.rounds, fills=1):
+            for start in ("plain", "cub"):  # what a process looks up first
+                words = {name: ("lookup", name, start) for name in systems}
+                for name, found in result.take_all(words, folders, 1 if number >= 0 else AT_ONCE):
+                    if number >= 0:
+                        result.add("lookup", name, **{what: time for what, time in found.items() if ", " in what})
+    result.samples["lookup"] |= result.left_out
     pairs = [(system, change) for system in SYSTEMS if system not in result.left_out for change in CHANGES]
     outcomes = in_parallel(lambda pair: "not run" if result.is_over() else outcome_of(*pair), pairs, 2 * AT_ONCE)
     for (system, change), outcome in zip(pairs, outcomes, strict=True):

@@ -12,14 +12,13 @@ Not shown   Host arrays, which both systems pass to the same code; a busy node.
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from statistics import median
+from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, alternated, median_of_batches, require, run, say
-from programs import GRID, LIBRARIES, N, installed_decorator, jit, k1_of, our_decorator, their_decorator
+from harness import AT_ONCE, Arguments, Result, alternated, run, say, temporary_folders
+from programs import LIBRARIES, N, Program, installed, numba_kernels, our_functions, python_kernels
 
 
 def saxpy_of(cuda: Any) -> Any:
@@ -37,67 +36,64 @@ def saxpy_of(cuda: Any) -> Any:
     return saxpy
 
 
-class Part(NamedTuple):
-    """The systems of a Numba.
+SYSTEMS: dict[str, dict[str, Program]] = {
+    "numba_first_launch": {
+        "numba_kcache": Program("numba", our_functions),
+        "numba_kcache.install()": Program("numba", installed),
+        "Numba cache=True": Program("numba", numba_kernels),
+    },
+    "mlir": {
+        name: Program(library, python_kernels(how, module, saxpy_of))
+        for name, how, library, module in (
+            ("numba_kcache", "ours", "mlir", "numba_cuda_mlir"),
+            ("numba_kcache.install()", "installed", "mlir", "numba_cuda_mlir"),
+            ("numba_kcache, stand-in", "jit", "driver", "numba_kcache.mlir"),
+            ("numba-cuda-mlir cache=True", "cache", "mlir", "numba_cuda_mlir"),
+            ("numba-cuda-mlir", "jit", "mlir", "numba_cuda_mlir"),
+        )
+    },
+}
+"""For each part its systems."""
 
-    Args:
-        module: The Numba, or in "stand-in" the package of its stand-in, whose kernels run on memory of the driver.
-        kernel: Gets the module's `cuda` and returns the kernel's function.
-        decorators: For each system, gets the module's `cuda` and returns the decorator of the kernel.
-        launches: For each figure of later launches, the library of their arrays; "own" for those of the first launch.
-        rounds: The number of rounds with later launches.
-    """
-
-    module: str
-    kernel: Callable[[Any], Any]
-    decorators: dict[str, Callable[[Any], Callable[[Any], Any]]]
-    launches: dict[str, str]
-    rounds: int
-
-
-OURS = {"numba_kcache": our_decorator, "numba_kcache.install()": installed_decorator}
-PARTS = {
-    "numba_first_launch": Part(
-        "numba", k1_of, {**OURS, "Numba cache=True": their_decorator}, {"launch": "own"}, 10**6
-    ),
-    "mlir": Part(
-        "numba_cuda_mlir", saxpy_of,
-        {**OURS, "numba_kcache, stand-in": jit, "numba-cuda-mlir cache=True": their_decorator, "numba-cuda-mlir": jit},
-        {"launch own": "own", "launch cupy": "cupy", "launch torch": "torch"}, 2),
-}  # fmt: skip
+LAUNCHES = {
+    "numba_first_launch": ({"launch": "own"}, 10**6),
+    "mlir": ({"launch own": "own", "launch cupy": "cupy", "launch torch": "torch"}, 2),
+}
+"""For each part the figures of later launches, with the library of their arrays ("own": those of the first launch), and
+the number of rounds with later launches."""
 
 
 def child(system: str, batches: str, part: str) -> None:
     """Run one kernel, and print the seconds of its first launch, and of later ones if `batches` is above 0."""
-    module, function_of, decorators, launches, _ = PARTS[part]
-    is_stand_in = "stand-in" in system
-    own = "driver" if is_stand_in else {"numba_cuda_mlir": "mlir"}.get(module, module)
-    library = LIBRARIES[own]()
-    cuda = importlib.import_module("numba_kcache.mlir.cuda" if is_stand_in else f"{module}.cuda")
-    kernel = decorators[system](cuda)(function_of(cuda))
-    x, y = library.ones(N), library.ones(N)
-    library.wait()
-    start = time.perf_counter()
-    kernel[GRID](2.0, x, y, N)
-    library.wait()
-    found = {"first": time.perf_counter() - start}
-    require(float(library.host(y)[0]) == 3.0)
-    for figure, name in launches.items() if int(batches) else ():
+    ends = dict[str, float]()
+    (kernel,), library, x, y = SYSTEMS[part][system].run(lambda part: ends.setdefault(part, time.perf_counter()))
+    found = {"first": ends["first"] - ends["arrays"]}
+    for figure, name in LAUNCHES[part][0].items() if int(batches) else ():
         try:
-            operands = (2.0, x, y, N) if name == "own" else (2.0, *(LIBRARIES[name]().ones(N) for _ in range(2)), N)
-            launch = partial(lambda *operands: kernel[GRID](*operands), *operands)
-            found[figure] = median_of_batches(launch, library.wait, int(batches), 300)
+            if name != "own":
+                x, y = (LIBRARIES[name]().ones(N) for _ in range(2))
+            launch = partial(kernel, 2.0, x, y, N)
+            for _ in range(20):
+                launch()
+            times = []
+            for _ in range(int(batches)):
+                library.wait()
+                start = time.perf_counter()
+                for _ in range(300):
+                    launch()
+                times.append((time.perf_counter() - start) / 300)
+            found[figure] = median(times)
         except Exception as error:  # not installed, or numba-cuda-mlir refuses its arrays
             print(f"{figure}: {error}")
     say(**found)
 
 
 def measure(result: Result, arguments: Arguments) -> None:
-    part = PARTS[arguments.part]
+    of_part, (_, with_launches) = SYSTEMS[arguments.part], LAUNCHES[arguments.part]
     for number in result.rounds(arguments.rounds):
-        systems = alternated([*part.decorators], number)
-        with Folders() as folders:
-            for state in ("cold", "warm", "launches")[: 3 if number < part.rounds else 2]:
+        systems = alternated([*of_part], number)
+        with temporary_folders() as folders:
+            for state in ("cold", "warm", "launches")[: 3 if number < with_launches else 2]:
                 batches = arguments.batches if state == "launches" else 0
                 rows = {
                     each: (each, batches) for each in systems
@@ -111,5 +107,5 @@ def measure(result: Result, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    parts = {part: (measure, partial(child, part=part)) for part in PARTS}
+    parts = {part: (measure, partial(child, part=part)) for part in SYSTEMS}
     run(__doc__, parts, rounds=(5, 3), batches=(41, 11))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
 DECORATORS = {
@@ -115,18 +116,19 @@ def write(folder: Path, decorator: str) -> None:
     (folder / "kernels.py").write_text("\n\n".join(kernels))
 
 
-def imported(folder: str) -> list[Any]:
-    """The kernels of the program that was written into a folder."""
+def run_all(folder: str, is_checked: bool) -> tuple[list[Any], float, float]:
+    """Run every kernel of the program in a folder, and compare each with NumPy.
+
+    Returns:
+        The kernels, and the seconds until the first result and until the last.
+    """
     sys.path.insert(0, folder)
-    import kernels  # type: ignore[import-not-found]
-
-    return [getattr(kernels, name) for name in KERNELS]
-
-
-def run_all(kernels: list[Any], is_checked: bool) -> tuple[float, float]:
-    """Run every kernel and compare each with NumPy; return the seconds until the first result and until the last."""
+    import kernels as program  # type: ignore[import-not-found]
     from numba import cuda
 
+    kernels = [getattr(program, name) for name in KERNELS]
+    cuda.current_context()
+    harness.wait_for_the_others()
     random = np.random.default_rng(1)
     x, y = (random.uniform(-1, 1, SIZE).astype(np.float32) for _ in range(2))
     on_device = cuda.to_device(x), cuda.to_device(y)
@@ -139,4 +141,4 @@ def run_all(kernels: list[Any], is_checked: bool) -> tuple[float, float]:
         ends.append(time.perf_counter() - start)
     for (_, wanted), out in zip(KERNELS.values(), outputs, strict=True) if is_checked else ():
         np.testing.assert_allclose(out.copy_to_host(), wanted(x, y), rtol=1e-4, atol=1e-4)
-    return ends[0], ends[-1]
+    return kernels, ends[0], ends[-1]

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 from results import RESULTS, NoResult, digits, found_at, machine_of, result_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
-
-
 MOST = 6
 """The largest number of bars or lines in a picture; the table has all."""
 
@@ -148,8 +146,8 @@ RESULT_OF = {"programs": "workloads"}
 
 def source_of(name: str) -> str:
     """The name and digest of the result that a picture is drawn from, as the picture contains them."""
-    result = RESULT_OF.get(name, name)
-    return f"{result}.json sha256:{hashlib.sha256((RESULTS / f'{result}.json').read_bytes()).hexdigest()}"
+    path = RESULTS / f"{RESULT_OF.get(name, name)}.json"
+    return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def draw(name: str, page: str, colours: Colours) -> None:

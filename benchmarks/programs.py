@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import compiles, require, say
+from harness import require, say
 
 N = 1 << 14
 GRID = N // 256, 256
@@ -61,17 +61,12 @@ def include_dirs() -> list[str]:
 
 
 class Library(NamedTuple):
-    """Functions of an array library.
+    """Functions of an array library: copy an array of NumPy to the device, wait, copy to the host, make ones."""
 
-    Args:
-        ones: Makes an array of ones on the device.
-        wait: Waits until the device is idle.
-        host: Copies an array to the host.
-    """
-
-    ones: Callable[[int], Any]
+    array: Callable[[Any], Any]
     wait: Callable[[], object]
     host: Callable[[Any], Any]
+    ones: Callable[[int], Any]
 
 
 class DriverArray:
@@ -99,7 +94,7 @@ def of_driver() -> Library:
         driver.cuMemcpyDtoH(ctypes.addressof(copy), array.address, 4 * array.size)
         return copy
 
-    return Library(ones, driver.cuCtxSynchronize, host)
+    return Library(ones, driver.cuCtxSynchronize, host, ones)
 
 
 def of_numba(module: str = "numba") -> Library:
@@ -107,7 +102,8 @@ def of_numba(module: str = "numba") -> Library:
 
     cuda = importlib.import_module(f"{module}.cuda")
     warnings.simplefilter("ignore")
-    return Library(lambda size: cuda.to_device(np.ones(size, np.float32)), cuda.synchronize, lambda y: y.copy_to_host())
+    array = cuda.to_device
+    return Library(array, cuda.synchronize, lambda y: y.copy_to_host(), lambda size: array(np.ones(size, np.float32)))
 
 
 def of_cupy(is_copied: bool = False) -> Library:
@@ -117,20 +113,16 @@ def of_cupy(is_copied: bool = False) -> Library:
     def ones(size: int) -> Any:
         return cupy.asarray(np.ones(size, np.float32)) if is_copied else cupy.ones(size, cupy.float32)
 
-    return Library(ones, lambda: cupy.cuda.Device().synchronize(), cupy.asnumpy)
-
-
-def of_compute() -> Library:
-    from cuda import compute
-
-    assert compute
-    return of_cupy()
+    return Library(cupy.asarray, lambda: cupy.cuda.Device().synchronize(), cupy.asnumpy, ones)
 
 
 def of_torch() -> Library:
     import torch
 
-    return Library(lambda size: torch.ones(size, device="cuda"), torch.cuda.synchronize, lambda y: y.cpu().numpy())
+    def ones(size: int) -> Any:
+        return torch.ones(size, device="cuda")
+
+    return Library(lambda x: torch.from_numpy(x).cuda(), torch.cuda.synchronize, lambda y: y.cpu().numpy(), ones)
 
 
 LIBRARIES: dict[str, Callable[[], Library]] = {
@@ -139,11 +131,16 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
     "mlir": lambda: of_numba("numba_cuda_mlir"),
     "cupy": of_cupy,
     "cupy, copied": lambda: of_cupy(is_copied=True),
-    "compute": of_compute,
+    "compute": lambda: importlib.import_module("cuda.compute") and of_cupy(),
     "torch": of_torch,
 }
 
-# -- systems of CUDA C++ --------------------------------------------------------------------------------
+
+def returning(source: str) -> Callable[[], str]:
+    def k1() -> str:
+        return source
+
+    return k1
 
 
 def ours(numbers: Sequence[int], header: str = "", is_text: bool = False) -> Iterator[Launch]:
@@ -152,21 +149,11 @@ def ours(numbers: Sequence[int], header: str = "", is_text: bool = False) -> Ite
 
     for number in numbers:
         source = text(number, header)
-        kernel = cached_kernel(source) if is_text else decorated(source)
+        kernel = cached_kernel(source if is_text else returning(source))
         yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
 
 
 our_texts = partial(ours, is_text=True)
-
-
-def decorated(source: str) -> Any:
-    from numba_kcache import cached_kernel
-
-    @cached_kernel
-    def k1() -> str:
-        return source
-
-    return k1
 
 
 def our_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
@@ -245,7 +232,16 @@ def launch_bare(driver: Any, function: Any, a: float, x: int, y: int, n: int) ->
 
 
 def cubin() -> bytes:
-    return Path(os.environ["KC_BENCH_DIR"], CUBIN).read_bytes()
+    """The cubin of kernel 1, from a file that the first process of a cache writes."""
+    path = Path(os.environ["KC_BENCH_DIR"], CUBIN)
+    if not path.is_file():
+        from numba_kcache import cached_kernel
+
+        kernel, private = cached_kernel(text(1)), path.with_suffix(f".{os.getpid()}")
+        kernel.compile()
+        private.write_bytes(kernel.cubin())
+        private.replace(path)
+    return path.read_bytes()
 
 
 def bare(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
@@ -274,9 +270,6 @@ def bare_numba(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
     yield launch
 
 
-# -- systems of Python ----------------------------------------------------------------------------------
-
-NUMBA_HEAD = "from {module} import cuda\n"
 NUMBA_BODY = """
 
 def k{number}(a, x, y, n):
@@ -320,45 +313,33 @@ def k1_of(cuda: Any) -> Any:
     return k1
 
 
-def python_kernels(decorator: Callable[[Any], Callable[[Any], Any]], module: str = "numba") -> System:
-    """A system of Numba or numba-cuda-mlir; `decorator` gets their module `cuda` and returns a decorator."""
+DECORATORS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "ours": lambda cuda: importlib.import_module("numba_kcache").cached_kernel,
+    "installed": lambda cuda: importlib.import_module("numba_kcache").install() or cuda.jit(cache=True),
+    "cache": lambda cuda: cuda.jit(cache=True),
+    "jit": lambda cuda: cuda.jit,
+}
+"""The decorator of a Python kernel: of this package, of a Numba with this package installed, with its own cache, or
+alone."""
+
+
+def python_kernels(how: str, module: str = "numba", function_of: Callable[[Any], Any] = k1_of) -> System:
+    """A system with the `cuda` of a Numba, or of a stand-in; kernels other than number 1 are in a generated file."""
 
     def system(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
         cuda = importlib.import_module(f"{module}.cuda")
-        decorate = decorator(cuda)
-        is_one = [*numbers] == [1]
-        for function in [k1_of(cuda)] if is_one else generated(numbers, NUMBA_HEAD.format(module=module), NUMBA_BODY):
+        decorate, is_one = DECORATORS[how](cuda), [*numbers] == [1]
+        head = f"from {module} import cuda\n"
+        for function in [function_of(cuda)] if is_one else generated(numbers, head, NUMBA_BODY):
             kernel = decorate(function)
             yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
 
     return system
 
 
-def our_decorator(_cuda: Any) -> Any:
-    from numba_kcache import cached_kernel
-
-    return cached_kernel
-
-
-def their_decorator(cuda: Any) -> Any:
-    return cuda.jit(cache=True)
-
-
-def jit(cuda: Any) -> Any:
-    return cuda.jit
-
-
-def installed_decorator(cuda: Any) -> Any:
-    import numba_kcache
-
-    numba_kcache.install()
-    return cuda.jit(cache=True)
-
-
-our_functions, numba_kernels = python_kernels(our_decorator), python_kernels(their_decorator)
-installed = python_kernels(installed_decorator)
-our_mlir, mlir_kernels = (python_kernels(each, "numba_cuda_mlir") for each in (our_decorator, their_decorator))
-stand_in = python_kernels(jit, "numba_kcache")  # imports `cuda` of this package: a warm process imports no Numba
+our_functions, installed, numba_kernels = map(python_kernels, ("ours", "installed", "cache"))
+our_mlir, mlir_kernels = (python_kernels(each, "numba_cuda_mlir") for each in ("ours", "cache"))
+stand_in = python_kernels("jit", "numba_kcache")  # imports `cuda` of this package: a warm process imports no Numba
 
 
 def triton_kernels(numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
@@ -396,8 +377,12 @@ class Program(NamedTuple):
     count: int = 1
     header: str = ""
 
-    def run(self, ended: Callable[[str], object] = lambda part: None) -> None:
-        """Run the program, launching every kernel once, and check the last result; `ended` gets each part's name."""
+    def run(self, ended: Callable[[str], object] = lambda part: None) -> tuple[list[Launch], Library, Any, Any]:
+        """Launch every kernel once and check the last result; `ended` gets the name of each part.
+
+        Returns:
+            The launches, the library, and its arrays x and y.
+        """
         library = LIBRARIES[self.library]()
         ended("packages")
         if name := IMPORTED.get(self.system):
@@ -418,6 +403,7 @@ class Program(NamedTuple):
         has_numba = {"numba", "numba_cuda_mlir"} & sys.modules.keys()
         assert not (self.system is stand_in and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
         ended("result")
+        return launches, library, x, y
 
 
 BEGIN = time.time()
@@ -437,19 +423,7 @@ def child(program: Program, started: float) -> None:
     def close() -> None:
         ended("exit")
         mapped = Path("/proc/self/maps").read_text()
-        has_numba = "numba.cuda" in sys.modules
-        say(parts=parts, compiled=any(name in mapped for name in COMPILERS), numba=has_numba)
+        say(parts=parts, compiled=any(name in mapped for name in COMPILERS))
 
     atexit.register(close)  # registered first, so called after all other exit handlers
     program.run(ended)
-
-
-def write_cubin() -> None:
-    """Write the cubin of kernel 1 for the bare systems."""
-    from numba_kcache import cached_kernel
-
-    x, y = (of_driver().ones(N) for _ in range(2))
-    kernel = cached_kernel(text(1))
-    kernel[GRID](2.0, x, y, N)
-    Path(os.environ["KC_BENCH_DIR"], CUBIN).write_bytes(kernel.cubin())
-    say(compiles=compiles())

@@ -2,13 +2,13 @@
 
 Method      sdist and wheel are built from a clone of this commit, and the wheel is installed with each combination of
             extras into its own environment. The size is that of site-packages without bytecode, in MB of 10^6 bytes.
-            "clone" is `git clone` of a local checkout. "demo" is `tasks.py demo` in the clone: it makes an environment
-            with all developer dependencies, compiles three kernels and serves them from disk. "again" is a second run.
-            "suite" comes from a report of pytest (`--junitxml`), passed by `--suite`.
+            "demo" is `tasks.py demo` in the clone: it makes an environment with all developer dependencies, compiles
+            three kernels and serves them from disk; "again" is a second run. "suite" is from a report of pytest
+            (`--suite`).
             `--part first_minutes`: for each first program of README.md, "environment" is `python -m venv`, "install"
-            the `pip install` of the program's heading into it, with `--wheel` in place of the release and without pip's
-            cache, and "first" and "second" are two runs of the program as it stands, with an empty cache of kernels
-            before the first. Seconds of whole processes; one round. MB are the files of the environment.
+            the `pip install` of its heading, with `--wheel` in place of the release and without pip's cache, and
+            "first" and "second" are two runs of the program, with an empty cache before the first. One round. MB are
+            the files of the environment.
 Not shown   The network: packages come from the configured index and cache of pip and uv; other toolkits and Pythons.
 Not shown of first_minutes   A slow network: "install" is mostly the download of CUDA, CuPy and PyTorch, from the
             indexes that pip is configured for. The time to read the page.
@@ -28,11 +28,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Arguments, Folders, Result, reason, run, seconds
+from harness import ROOT, Arguments, Result, reason, run, temporary_folders
 
-ERRORS = OSError, ValueError, subprocess.CalledProcessError
-"""Those of a machine without network, space, uv or git."""
-
+ERRORS = OSError, ValueError  # without network, space, uv or git
 EXTRAS = ("", "cu13", "cu12", "cu13,numba", "cu13,mlir", "cu13,numba,mlir")
 
 
@@ -44,28 +42,35 @@ def megabytes(path: Path) -> float:
 
 def installed(wheel: Path, extras: str, folder: Path) -> float:
     """Install the wheel with these extras in a new environment; return the megabytes of its packages."""
-    seconds(["uv", "venv", "-q", "--python", sys.executable, folder])
+    timed("uv", "venv", "-q", "--python", sys.executable, folder)
     wanted = f"{wheel}[{extras}]" if extras else wheel
-    seconds(["uv", "pip", "install", "-q", "--python", folder / "bin/python", wanted])
+    timed("uv", "pip", "install", "-q", "--python", folder / "bin/python", wanted)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     return megabytes(packages)
 
 
+def timed(*words: object, **more: Any) -> tuple[float, str]:
+    """Seconds of a whole process, and what it prints.
+
+    Raises:
+        ValueError: It failed, with the reason.
+    """
+    begin = time.perf_counter()
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **more)
+    if done.returncode:
+        raise ValueError(reason(done.stderr or done.stdout))
+    return time.perf_counter() - begin, done.stdout
+
+
 def built(clone: Path, dist: Path) -> Path:
     """Build the sdist of a clone, and from it the wheel; return the wheel."""
-    seconds(["uv", "build", "-q", "--out-dir", dist], cwd=clone)
+    timed("uv", "build", "-q", "--out-dir", dist, cwd=clone)
     (wheel,) = dist.glob("*.whl")
     return wheel
 
 
 PROGRAM = re.compile(r"^### ([^\n]+)\n\n`pip install ([^`]+)`[^\n]*\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 """A heading of the README, what it tells to install, and its program."""
-
-
-def programs() -> list[tuple[str, list[str], str]]:
-    """Each first program of the README: its heading, the words to install, and its text."""
-    found = PROGRAM.findall((ROOT / "README.md").read_text())
-    return [(heading, shlex.split(words), text) for heading, words, text in found]
 
 
 def first_minutes(wheel: Path, words: list[str], text: str, folder: Path) -> dict[str, Any]:
@@ -75,33 +80,26 @@ def first_minutes(wheel: Path, words: list[str], text: str, folder: Path) -> dic
     install = [each.replace("numba-kcache", str(wheel), 1) if "numba-kcache" in each else each for each in words]
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "NUMBA_KCACHE_DIR": str(folder / "cache")}
     variables |= {name: os.environ[name] for name in os.environ if name.startswith("PIP_") or name.endswith("_proxy")}
-    steps: dict[str, list[str]] = {
-        "environment": [sys.executable, "-m", "venv", str(folder / "environment")],
-        "install": [str(python), "-m", "pip", "install", "-q", "--no-cache-dir", *install],
-        "first": [str(python), str(program)],
-        "second": [str(python), str(program)],
-    }
     result: dict[str, Any] = {}
-    for step, command in steps.items():
-        begin = time.perf_counter()
-        done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
-        result[f"{step}_s"] = time.perf_counter() - begin
-        if done.returncode:
-            raise ValueError(f"{step}: {reason(done.stderr)}")
-        if step in ("first", "second"):
-            (result[f"{step}_hits"],) = (int(each) for each in re.findall(r"hits +(\d+)", done.stdout))
-            result["compiled_ahead"] = "no GPU here" in done.stdout
-    listed = subprocess.run([str(python), "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    packages = [each for each in listed.splitlines() if re.match(r"(torch|cupy-cuda1[23]x|numba-cuda)==", each)]
+    for step, command in {
+        "environment": (sys.executable, "-m", "venv", folder / "environment"),
+        "install": (python, "-m", "pip", "install", "-q", "--no-cache-dir", *install),
+        "first": (python, program),
+        "second": (python, program),
+    }.items():
+        result[f"{step}_s"], _ = timed(*command, env=variables, cwd=folder)
+    listed = timed(python, "-m", "pip", "freeze")[1].splitlines()
+    packages = [each for each in listed if re.match(r"(torch|cupy-cuda1[23]x|numba-cuda)==", each)]
     return result | {"megabytes": megabytes(folder / "environment"), "packages": packages}
 
 
 def measure_first_minutes(result: Result, arguments: Arguments) -> None:
-    for heading, words, text in programs()[: 1 if arguments.quick else None]:
-        with Folders() as folders:
+    found = PROGRAM.findall((ROOT / "README.md").read_text())
+    for heading, words, text in found[: 1 if arguments.quick else None]:
+        with temporary_folders() as folders:
             try:
                 wheel = Path(arguments.wheel) if arguments.wheel else built(ROOT, folders("dist"))
-                result.samples[heading] = first_minutes(wheel.resolve(), words, text, folders("program"))
+                result.samples[heading] = first_minutes(wheel.resolve(), shlex.split(words), text, folders("program"))
             except ERRORS as error:
                 result.leave_out(heading, str(error)[:200])
         result.write()
@@ -120,17 +118,17 @@ def measure_project(result: Result, arguments: Arguments) -> None:
     if arguments.suite:
         (found,) = ElementTree.parse(arguments.suite).iter("testsuite")
         result.samples["suite"] = {"tests": int(found.get("tests", 0)), "seconds": float(found.get("time", 0))}
-    with Folders() as folders:
-        clone, dist, demo = folders.root / "clone", folders.root / "dist", (sys.executable, "tasks.py", "demo")
-        keep("first_result_s", "clone", lambda: seconds(["git", "clone", "-q", ROOT, clone]))
+    with temporary_folders() as folders:
+        clone, dist, demo = folders() / "clone", folders() / "dist", (sys.executable, "tasks.py", "demo")
+        keep("first_result_s", "clone", lambda: timed("git", "clone", "-q", ROOT, clone)[0])
         for name in () if arguments.quick else ("demo", "again"):
-            keep("first_result_s", name, lambda: seconds(demo, cwd=clone))
+            keep("first_result_s", name, lambda: timed(*demo, cwd=clone)[0])
         keep("size_mb", "wheel", lambda: megabytes(built(clone, dist)))
         for path in dist.glob("*.tar.gz"):
             keep("size_mb", "sdist", lambda path=path: megabytes(path))
         for wheel in dist.glob("*.whl"):
             for extras in EXTRAS[: 1 if arguments.quick else None]:
-                keep("installed_mb", extras, partial(installed, wheel, extras, folders.root / f"with {extras}"))
+                keep("installed_mb", extras, partial(installed, wheel, extras, folders() / f"with {extras}"))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """How long do public programs of other authors take with this cache, cold and warm, and as published?
 
-Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
-            result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for programs with
-            CuPy, none for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the
-            program is imported. "edited": where a module has `from numba import cuda`, or numba-cuda-mlir's, it is the
-            stand-in's line instead; nothing is installed. Cold: an empty cache; these processes run in parallel, one
-            for two cores. Warm: after another process; once for a plain program without a cache. The result must equal
-            the plain one bit by bit; otherwise the largest difference is reported. The result of a program of CuPy's
-            `examples/` is what it prints, without lines that state times. `--get FOLDER` downloads the programs,
-            `--programs FOLDER` names their folder.
+Method      Each sample is a fresh process that imports the program, runs it once and saves its result; "process" is
+            the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
+            cuda_compute=True, cupy=True)` before the program is imported. Cold: an empty cache, in parallel. Warm:
+            after another process; once for a plain program without a cache. The result must equal the plain one bit by
+            bit; otherwise the largest difference is reported. `--get FOLDER` downloads the programs, `--programs
+            FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
@@ -16,20 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import io
 import os
-import re
-import runpy
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Folders, Result, in_parallel, run, say
+import numpy as np
+from harness import AT_ONCE, Arguments, Result, run, say, temporary_folders
 
 WHEELS = (
     "stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec", "clifford==1.5.1", "sparse", "h5py",
@@ -40,14 +33,10 @@ REPOSITORIES = {
     "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
     "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
     "OpenPCDet": ("https://github.com/open-mmlab/OpenPCDet", "8cacccec11db6f59bf6934600c9a175dae254806"),
-    "cupy-programs": ("https://github.com/cupy/cupy", "v14.2.0"),
 }
-FOLDERS = ("soft_dtw_cuda", "cupy-programs/examples", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
+FOLDERS = ("soft_dtw_cuda", "OpenPCDet/pcdet/datasets/kitti/kitti_object_eval_python")
 """Folders of modules in the repositories, beside those of numba-cuda-mlir."""
-TIMED = re.compile(r"\b(?:sec|seconds|ms|s|time)\b", re.IGNORECASE)
-SYSTEMS = ("plain", "numba_kcache", "edited")
-EDITED = ("stumpy", "soft_dtw_cuda", "rotate_iou", "cholesky", "fft", "attention")
-"""The programs that import a Numba's `cuda` themselves."""
+SYSTEMS = ("plain", "numba_kcache")
 
 
 def get(folder: Path) -> None:
@@ -57,71 +46,40 @@ def get(folder: Path) -> None:
         clone = folder / name
         subprocess.run(["git", "clone", "-q", address, clone], check=True)
         subprocess.run(["git", "-C", clone, "checkout", "-q", commit], check=True)
-    for each in ("stumpy", *REPOSITORIES):
-        shutil.copytree(folder / each, folder / "edited" / each, ignore=shutil.ignore_patterns("__pycache__", ".git"))
-    for path in (folder / "edited").rglob("*.py"):
-        text = path.read_text()
-        if (changed := edited(text)) != text:
-            path.write_text(changed)
 
 
-def edited(text: str) -> str:
-    """A module with the stand-in's `cuda` in place of a Numba's; further names of the line stay Numba's."""
-
-    def line(found: re.Match[str]) -> str:
-        rest = [each for each in re.split(r",\s*", found["names"]) if each != "cuda"]
-        stand_in = "from numba_kcache import cuda" if found["home"] == "numba" else "from numba_kcache.mlir import cuda"
-        same = "".join(f"\n{found['indent']}from {found['home']} import {', '.join(rest)}" for _ in rest[:1])
-        is_changed = len(rest) < len(found["names"].split(","))
-        return f"{found['indent']}{stand_in}{same}" if is_changed else found[0]
-
-    pattern = r"(?m)^(?P<indent> *)from (?P<home>numba|numba_cuda_mlir) import (?P<names>[\w, ]+)$"
-    return re.sub(pattern, line, text)
+module = importlib.import_module
 
 
 def stumpy() -> Any:
-    import numpy as np
-
-    program: Any = importlib.import_module("stumpy")
     series = np.random.default_rng(1).random(20_000)
-    return np.asarray(program.gpu_stump(series, m=64)).astype(np.float64)
+    return np.asarray(module("stumpy").gpu_stump(series, m=64)).astype(np.float64)
 
 
 def soft_dtw() -> Any:
-    import numpy as np
     import torch
 
-    program: Any = importlib.import_module("soft_dtw_cuda")
     torch.manual_seed(1)
     x = torch.rand(16, 128, 8, device="cuda", requires_grad=True)
     y = torch.rand(16, 128, 8, device="cuda")
-    loss = program.SoftDTW(use_cuda=True, gamma=0.1)(x, y)
+    loss = module("soft_dtw_cuda").SoftDTW(use_cuda=True, gamma=0.1)(x, y)
     loss.sum().backward()
     return np.concatenate([loss.detach().cpu().numpy().ravel(), x.grad.cpu().numpy().ravel()])
 
 
 def rotate_iou() -> Any:
-    import numpy as np
-
-    program: Any = importlib.import_module("rotate_iou")
     random = np.random.default_rng(1)
-    return program.rotate_iou_gpu_eval(random.random((3_000, 5)), random.random((2_000, 5)))
+    return module("rotate_iou").rotate_iou_gpu_eval(random.random((3_000, 5)), random.random((2_000, 5)))
 
 
 def clifford_g3c() -> Any:
-    import numpy as np
-
-    algebra: Any = importlib.import_module("clifford.tools.g3c")
-    program: Any = importlib.import_module("clifford.tools.g3c.cuda")
-    random = np.random.default_rng(1)
+    algebra, random = module("clifford.tools.g3c"), np.random.default_rng(1)
     lines = np.array([algebra.random_line(rng=random).value for _ in range(200)])
-    return program.object_set_cost_cuda_value(lines[:100], lines[100:])
+    return module("clifford.tools.g3c.cuda").object_set_cost_cuda_value(lines[:100], lines[100:])
 
 
 def qibojit() -> Any:
-    import numpy as np
-
-    qibo: Any = importlib.import_module("qibo")
+    qibo = module("qibo")
     qibo.set_backend("qibojit", platform="cupy")
     circuit, gates = qibo.Circuit(16), qibo.gates
     for qubit in range(16):
@@ -129,59 +87,35 @@ def qibojit() -> Any:
     return np.asarray(qibo.get_backend().to_numpy(circuit().state())).view(np.float64)
 
 
-def of_cupy(path: str, *words: str) -> Callable[[], Any]:
-    """A program of CuPy's `examples/`, which checks its own result."""
-
+def of_mlir(name: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
     def program() -> Any:
-        import numpy as np
-
-        (folder,) = (each for each in sys.path if each.endswith("cupy-programs/examples"))
-        sys.argv, out = [path, *words], io.StringIO()
-        sys.path.insert(0, os.path.dirname(f"{folder}/{path}"))
-        try:
-            with redirect_stdout(out):
-                runpy.run_path(f"{folder}/{path}", run_name="__main__")
-        except SystemExit as end:  # some end by it
-            if end.code:
-                raise
-        lines = [line for line in out.getvalue().splitlines() if not TIMED.search(line)]
-        return np.frombuffer("\n".join(lines).encode(), np.uint8).astype(np.float64)
-
-    return program
-
-
-def of_mlir(module: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
-    def program() -> Any:
-        sys.argv = [module, "--backend", "numba-cuda-mlir"]
-        found: Any = importlib.import_module(module)
+        sys.argv = [name, "--backend", "numba-cuda-mlir"]
+        found: Any = module(name)
         return getattr(found, run)(getattr(found, make)())
 
     return program
 
 
-def awkward() -> Any:
-    import numpy as np
-
-    ak: Any = importlib.import_module("awkward")
-    random = np.random.default_rng(1)
-    counts = random.integers(0, 6, 50_000)
-    host = ak.unflatten(random.random(int(counts.sum())), counts)
-    array = ak.to_backend(host, "cuda")
-    pairs = ak.combinations(array, 2, axis=1)
-    found = [ak.num(array, axis=1), ak.flatten(pairs["0"] * pairs["1"]), array[ak.num(array) > 2][:, :2]]
-    flat = [np.asarray(ak.to_numpy(ak.to_backend(ak.flatten(each, axis=None), "cpu"))) for each in found]
+def joined(arrays: list[Any]) -> Any:
+    """The numbers of several arrays of awkward on the device."""
+    ak = module("awkward")
+    flat = [np.asarray(ak.to_numpy(ak.to_backend(ak.flatten(each, axis=None), "cpu"))) for each in arrays]
     return np.concatenate([each.astype(np.float64) for each in flat])
 
 
-def awkward_reduced() -> Any:
-    import numpy as np
+def awkward() -> Any:
+    ak, random = module("awkward"), np.random.default_rng(1)
+    counts = random.integers(0, 6, 50_000)
+    array = ak.to_backend(ak.unflatten(random.random(int(counts.sum())), counts), "cuda")
+    pairs = ak.combinations(array, 2, axis=1)
+    return joined([ak.num(array, axis=1), ak.flatten(pairs["0"] * pairs["1"]), array[ak.num(array) > 2][:, :2]])
 
-    ak: Any = importlib.import_module("awkward")
-    random = np.random.default_rng(1)
+
+def awkward_reduced() -> Any:
+    ak, random = module("awkward"), np.random.default_rng(1)
     counts = random.integers(1, 6, 50_000)
     array = ak.to_backend(ak.unflatten(random.integers(0, 1000, int(counts.sum())), counts), "cuda")
-    found = [ak.sum(array, axis=1), ak.max(array, axis=1), ak.flatten(ak.sort(array, axis=1))]
-    return np.concatenate([np.asarray(ak.to_numpy(ak.to_backend(each, "cpu"))).astype(np.float64) for each in found])
+    return joined([ak.sum(array, axis=1), ak.max(array, axis=1), ak.flatten(ak.sort(array, axis=1))])
 
 
 MLIR = "numba-cuda-mlir"
@@ -196,37 +130,23 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "awkward": ("CuPy RawModule", "combinations and slices of 50,000 lists", awkward),
     "awkward_reduced": ("cuda.compute", "sums, maxima and a sort of 50,000 lists", awkward_reduced),
     "qibojit": ("CuPy RawKernel and RawModule", "a circuit of 16 qubits", qibojit),
-    "complex_struct": ("CuPy RawKernel", "as published", of_cupy("custom_struct/complex_struct.py")),
-    "packed_matrix": ("CuPy RawModule", "with templates", of_cupy("custom_struct/packed_matrix.py")),
-    "builtin_vectors": ("CuPy RawKernel", "as published", of_cupy("custom_struct/builtin_vectors.py")),
-    "black_scholes": (
-        "CuPy ElementwiseKernel, reductions", "100,000 options",
-        of_cupy("finance/black_scholes.py", "--n-options", "100000")),
-    "monte_carlo": (
-        "CuPy ElementwiseKernel, reductions", "100 options of 100 samples",
-        of_cupy("finance/monte_carlo.py", "--n-options", "100", "--n-samples-per-thread", "100")),
-    "elementwise_op": ("cupyx.jit", "as published", of_cupy("jit/elmentwise_op.py")),
-    "reduction_simple": ("cupyx.jit", "as published", of_cupy("jit/reduction_simple.py")),
 }  # fmt: skip
 
 
-def child(name: str, system: str) -> None:
-    import numpy as np
-
+def child(name: str, system: str, programs: str) -> None:
+    folders = [*FOLDERS, *Path(programs).glob("numba-cuda-mlir/tests/benchmarks/*/")]
+    sys.path[1:1] = [programs, *(str(Path(programs, each)) for each in folders)]
     if system == "numba_kcache":
         import numba_kcache
 
         numba_kcache.install(all=True, cuda_compute=True, cupy=True)
     found = PROGRAMS[name][2]()
     np.save(Path(os.environ["KC_BENCH_DIR"], "result"), found)
-    compiles = sys.modules["numba_kcache"].info("process").compiles if "numba_kcache" in sys.modules else -1
-    say(digest=hashlib.sha256(found.tobytes()).hexdigest()[:16], compiles=compiles)
+    say(digest=hashlib.sha256(found.tobytes()).hexdigest()[:16])
 
 
 def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     """Return "same bits", or the largest difference between an element of one system's result and of another's."""
-    import numpy as np
-
     if len(digests) < len(folders):
         return "none"
     if len(set(digests.values())) == 1:
@@ -237,60 +157,38 @@ def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
     return max(float(np.max(np.abs(one - other))) for one in found for other in found)
 
 
-def has_cache(name: str, system: str) -> bool:
-    return system != "plain" or "CuPy" in PROGRAMS[name][0]
-
-
-def variables(system: str, programs: Path) -> dict[str, str]:
-    """The environment of a program: the folders in which its modules are."""
-    home = programs / "edited" if system == "edited" else programs
-    modules = [home / each for each in FOLDERS] + [*(home / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
-    path = os.pathsep.join([*map(str, (home, *modules, programs)), os.environ.get("PYTHONPATH", "")])
-    return {"PYTHONPATH": path, "CUPY_SEED": "1"}
-
-
 def measure(result: Result, arguments: Arguments) -> None:
     if arguments.get:
         get(Path(arguments.get))
         return
     result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-    programs, digests = Path(arguments.programs).resolve(), dict[str, dict[str, str]]()
+    digests, pairs = dict[str, dict[str, str]](), dict[str, tuple[str, str]]()
     for name in arguments.only.split(",") if arguments.only else PROGRAMS:
         kind, what, _ = PROGRAMS[name]
-        systems = [each for each in SYSTEMS if each != "edited" or name in EDITED]
-        rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in systems}
+        rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in SYSTEMS}
         result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
-        digests[name] = {}
-    pairs = {
-        f"{name}, {system}": (name, system) for name in digests for system in SYSTEMS if system in result.samples[name]
-    }
-    with Folders() as folders:
-
-        def take(named: str) -> tuple[str, Any]:
-            name, system = pairs[named]
-            return named, result.take(
-                named, name, system, folder=folders(name, system), more=variables(system, programs)
-            )
-
+        digests[name], pairs = {}, pairs | {f"{name}, {system}": (name, system) for system in SYSTEMS}
+    with temporary_folders() as folders:
         for number in result.rounds(arguments.warm + 1):
-            asked = [each for each in pairs if number < 2 or has_cache(*pairs[each])]
-            for named, found in in_parallel(take, asked, 1 if number else AT_ONCE):
-                name, system = pairs[named]
+            # a plain program without a cache has one warm round
+            asked = {
+                each: (name, system, Path(arguments.programs).resolve()) for each, (name, system) in pairs.items()
+                if number < 2 or system != "plain" or "CuPy" in PROGRAMS[name][0]
+            }  # fmt: skip
+            for each, found in result.take_all(asked, lambda each: folders(*pairs[each]), 1 if number else AT_ONCE):
+                name, system = pairs[each]
                 row = result.samples[name][system]
-                if not found:
-                    if named in result.left_out:
-                        row["failed" if number else "cold"] = result.left_out[named]
-                    continue
-                row["compiles"], digests[name][system] = found["compiles"], found["digest"]
+                digests[name][system] = found["digest"]
                 if number:
                     row["warm"].append(found["process"])
                     row["warm_median"] = median(row["warm"])
                 else:
                     row["cold"] = found["process"]
-                systems = [each for each in SYSTEMS if each in result.samples[name]]
-                compared = comparison(digests[name], [folders(name, each) for each in systems])
+                compared = comparison(digests[name], [folders(name, each) for each in SYSTEMS])
                 result.samples[name]["results"] = compared
                 result.write()
+            for name, system in (pairs[each] for each in asked if each in result.left_out):
+                result.samples[name][system]["failed" if number else "cold"] = result.left_out[f"{name}, {system}"]
 
 
 if __name__ == "__main__":

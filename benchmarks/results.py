@@ -7,7 +7,6 @@ import json
 import re
 import string
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -86,22 +85,17 @@ def commit_of(result: Mapping[str, Any]) -> str:
     return str(result["machine"].get("commit") or result.get("commit") or "")[:12]
 
 
-def of_commit(result: Mapping[str, Any]) -> str:
-    """A sentence with the commit of a result; empty if most results are of the same commit."""
-    commit = commit_of(result)
-    return f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
-
-
 def machine_of(result: Mapping[str, Any]) -> str:
-    """The machine in a line, and the commit if it differs from that of most results."""
-    machine = result["machine"]
-    more = (" Few samples (`--quick`)." if result.get("quick") else "") + of_commit(result)
-    more = (" Stopped by its time limit." if result.get("is_cut") else "") + more
+    """The machine in a line, whether the result is complete, and the commit if it differs from that of most results."""
+    machine, commit = result["machine"], commit_of(result)
+    more = " Stopped by its time limit." if result.get("is_cut") else ""
+    more += " Few samples (`--quick`)." if result.get("quick") else ""
+    more += f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
+    day = (machine.get("time") or machine["date"])[:10]
     if not machine["gpu"]:
-        cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
-        return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{more}"
+        return f"{machine.get('cores') or machine['cpus']} cores, no GPU, Python {machine['python']}, {day}.{more}"
     driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
-    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{more}"
+    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {day}.{more}"
 
 
 def _counts(samples: Any) -> Iterator[int]:
@@ -113,17 +107,10 @@ def _counts(samples: Any) -> Iterator[int]:
         yield len(samples)
 
 
-def samples_of(result: Mapping[str, Any]) -> str:
-    """A sentence with the smallest and the largest number of samples of a figure."""
-    counts = Counter(_counts(result["samples"])) if result["script"] not in ("growth", "fleet") else Counter[int]()
-    least, most = (min(counts), max(counts)) if counts else (0, 0)
-    return f" Samples of a figure: {least if least == most else f'{least} to {most}'}." if counts else ""
-
-
-def cell(times_s: list[float]) -> str:
+def cell(times: list[float], scale: float = 1e3, form: Callable[[float], str] | None = None) -> str:
     """`0.28 (0.27–0.31)`, in milliseconds; one sample alone."""
-    shown = [digits(value * 1e3) for value in (median(times_s), min(times_s), max(times_s))]
-    return shown[0] if len(times_s) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+    shown = [(form or digits)(value * scale) for value in (median(times), min(times), max(times))]
+    return shown[0] if len(times) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
 def digits(value: float | str) -> str:
@@ -138,11 +125,13 @@ class _Cells(string.Formatter):
 
     FORMS: Mapping[str, Callable[[Any], str]] = {
         "ms": cell,
+        "us": lambda found: cell(found, 1e6, "{:.0f}".format),
         "digits": digits,
         "median": lambda found: f"{median(found):.2f}",
         "median_s": lambda found: f"{digits(median(found))} s",
         "median_ms": lambda found: digits(median(found) * 1e3),
         "median_us": lambda found: digits(median(found) * 1e6),
+        "ratio": lambda found: f"{found:.3f}" if isinstance(found, float) else f"{found}",
         "s": lambda found: f"{found:.2f}" if isinstance(found, float) else "–",
         "words": ", ".join,
     }
@@ -181,22 +170,26 @@ def script_and_machine(result: Mapping[str, Any]) -> list[str]:
 
 def footer(result: Mapping[str, Any]) -> list[str]:
     """The lines below a table: machine, commit, samples, systems that were not measured, and "does not show"."""
-    lines = ["", machine_of(result) + samples_of(result)]
-    left_out: dict[str, list[str]] = {}
+    name, left_out = result["script"], dict[str, list[str]]()
+    counts = {*_counts(result["samples"])} if name not in ("growth", "fleet") else ()
+    samples = f" Samples of a figure: {' to '.join(map(str, sorted({min(counts), max(counts)})))}." if counts else ""
+    lines = ["", machine_of(result) + samples]
     for what, why in (result.get("left_out") or {}).items():
-        left_out.setdefault(_plain(why), []).append(what)
+        for pattern, words in _REASONS:
+            if found := re.fullmatch(pattern, why.strip(), re.DOTALL):
+                why = found.expand(words)
+                break
+        why = why.translate(str.maketrans("|<>`*", "/    ")).strip().rstrip(".")[:400]  # no characters of Markdown
+        left_out.setdefault(why, []).append(what)
     if left_out:
         reasons = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
         lines += ["", f"Not measured: {reasons}."]
-    return [*lines, "", f"Does not show: {shows_not(result['script'])}"]
-
-
-def shows_not(name: str) -> str:
-    """The text of `Not shown`, or of `Not shown of NAME`, in the docstring of a result's script."""
+    # the text of `Not shown`, or of `Not shown of NAME`, in the docstring of the script
     docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(script_of(name).split()[0]).read_text())) or ""
-    *_, found = re.findall(rf"^Not shown(?: of {name})?   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
-    text = " ".join(str(found).split())
-    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+    *_, shown = re.findall(rf"^Not shown(?: of {name})?   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
+    text = " ".join(str(shown).split())
+    text = text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+    return [*lines, "", f"Does not show: {text}"]
 
 
 _REASONS = (
@@ -207,12 +200,3 @@ _REASONS = (
     (r"(\w+Error|\w+Exception): .*", r"failed in the benchmark (\1)"),
 )
 """Patterns of the reasons that results have for systems that were not measured, each with the words of the tables."""
-
-
-def _plain(why: str) -> str:
-    """A reason in the words of the tables, without characters of Markdown."""
-    for pattern, words in _REASONS:
-        if found := re.fullmatch(pattern, why.strip(), re.DOTALL):
-            why = found.expand(words)
-            break
-    return why.translate(str.maketrans("|<>`*", "/    ")).strip().rstrip(".")[:400]

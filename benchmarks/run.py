@@ -11,8 +11,6 @@ Run         python benchmarks/run.py [FOLDER] [--quick] [--only NAME,NAME] [--li
 from __future__ import annotations
 
 import argparse
-import compileall
-import json
 import os
 import signal
 import subprocess
@@ -20,18 +18,17 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, gpu_of, write_json
+from harness import ROOT, gpu_of
 from results import MEASUREMENTS, script_of
 
 
-def run(name: str, folder: Path, limit_s: float, *, is_quick: bool) -> str:
+def run(name: str, folder: Path, limit_s: float, *further: str) -> str:
     """Run one script and return a line that says how it ended."""
-    written = folder / f"{name}.json"
     script, *part = script_of(name).split()
-    words = [str(ROOT / f"benchmarks/{script}"), *part, "--json", str(written), *["--quick"] * is_quick]
-    words += ["--within", f"{0.9 * limit_s:.0f}"]  # what is written is complete before the limit
-    start, begin = time.monotonic(), time.time()
-    child = subprocess.Popen([sys.executable, *words], cwd=ROOT, start_new_session=True)
+    words = [sys.executable, str(ROOT / "benchmarks" / script), *part, "--json", str(folder / f"{name}.json")]
+    words += ["--within", f"{0.9 * limit_s:.0f}", *further]  # what is written is complete before the limit
+    start = time.monotonic()
+    child = subprocess.Popen(words, cwd=ROOT, start_new_session=True)
     try:
         code = child.wait(limit_s)
         end = "done" if code == 0 else f"failed with {code}"
@@ -39,8 +36,6 @@ def run(name: str, folder: Path, limit_s: float, *, is_quick: bool) -> str:
         os.killpg(child.pid, signal.SIGKILL)  # with its children
         child.wait()
         end = f"stopped at its limit of {limit_s:.0f} s"
-    if is_quick and written.is_file() and written.stat().st_mtime >= begin:
-        write_json(written, {"quick": True, **json.loads(written.read_text())})
     return f"{name}: {end}, {time.monotonic() - start:.0f} s"
 
 
@@ -56,7 +51,6 @@ def main() -> int:
     if unknown := wanted - {*MEASUREMENTS}:
         parser.error(f"no result is called {', '.join(sorted(unknown))}")
     folder, has_device = arguments.folder.resolve(), gpu_of()["gpu"] is not None
-    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
     limit_s, lines = arguments.limit or (150 if arguments.quick else 600), []
     end = time.monotonic() + arguments.within
     for name, (_, needs_device) in MEASUREMENTS.items():
@@ -68,7 +62,7 @@ def main() -> int:
         elif left_s < 1:
             lines.append(f"{name}: left out, the time is over")
         else:
-            lines.append(run(name, folder, left_s, is_quick=arguments.quick))
+            lines.append(run(name, folder, left_s, *["--quick"] * arguments.quick))
         print(f"== {lines[-1]}", flush=True)
     print("\n".join(lines))
     return int(any("failed" in line for line in lines))

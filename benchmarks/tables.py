@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from aims import aims
 from results import NoResult, commits, digits, footer, found_at, machine_of, paragraph, result_of, row, script_of, table
@@ -25,10 +25,8 @@ Result = dict[str, Any]
 Record = Mapping[str, Any]
 
 
-def text(*parts: Iterable[str]) -> str:
-    """The lines of tables and paragraphs, without an empty one before the first."""
-    lines = [line for part in parts for line in part]
-    return "\n".join(lines if lines[0] else lines[1:])
+Part = Callable[[Result], list[str]]
+"""Lines of a result's page: a table or a paragraph, with an empty line before."""
 
 
 def columns(names: Iterable[str], form: str) -> str:
@@ -36,9 +34,16 @@ def columns(names: Iterable[str], form: str) -> str:
     return " | ".join(f"{{{name}:{form}}}" for name in names)
 
 
-def named(found: Mapping[str, Any]) -> Iterator[Record]:
-    """A record for each member of an object, with its name."""
-    yield from ({"name": name, **each} for name, each in found.items() if isinstance(each, dict))
+def at(path: str, labels: Mapping[str, str] | None = None) -> Callable[[Result], Iterator[Record]]:
+    """A record for each object in that at a path, with its name, or the label of it; others have no row."""
+
+    def records(result: Result) -> Iterator[Record]:
+        found = found_at(result, path)
+        for name, label in (labels or {name: name for name in found}).items():
+            if isinstance(found.get(name), dict):
+                yield {"name": label, **found[name]}
+
+    return records
 
 
 def of_samples(result: Result) -> Iterator[Record]:
@@ -50,35 +55,35 @@ def of_samples(result: Result) -> Iterator[Record]:
             yield {"name": name, **found}
 
 
-class Table(NamedTuple):
-    """A table of one result.
+def rows(head: str, form: str, records: Callable[[Result], Iterable[Record]] = of_samples) -> Part:
+    """A table with the names of the columns, the template of a row, and a record for each row; none without records."""
 
-    Args:
-        of: The name of the result.
-        head: The names of the columns.
-        row: The template of a row.
-        records: Makes a record for each row.
-        foot: The lines below the table.
-        more: A sentence between table and foot.
-    """
+    def part(result: Result) -> list[str]:
+        lines = [row(form, record) for record in records(result)]
+        return ["", *table(head.format_map(result), lines)] if lines else []
 
-    of: str
-    head: str
-    row: str
-    records: Callable[[Result], Iterable[Record]] = of_samples
-    foot: Callable[[Result], list[str]] = footer
-    more: Callable[[Result], list[str]] = lambda result: []
-
-    def __call__(self) -> str:
-        result = result_of(self.of)
-        rows = (row(self.row, record) for record in self.records(result))
-        return text(table(self.head.format_map(result), rows), self.more(result), self.foot(result))
+    return part
 
 
-def in_ms(of: str, head: str) -> Table:
+def page(of: str, *parts: Part, foot: Part = footer) -> Callable[[], str]:
+    """The parts of a result, and the lines below them."""
+
+    def make() -> str:
+        result = result_of(of)
+        lines = [line for part in (*parts, foot) for line in part(result)]
+        return "\n".join(lines[1:])
+
+    return make
+
+
+def in_ms(head: str, records: Callable[[Result], Iterable[Record]] = of_samples) -> Part:
     """A table whose columns have the names of the figures."""
-    _, *names = head.split(" | ")
-    return Table(of, head, f"{{name}} | {columns(names, 'ms')}")
+    return rows(head, f"{{name}} | {columns(head.split(' | ')[1:], 'ms')}", records)
+
+
+def says(template: str) -> Part:
+    """A sentence with figures of the result."""
+    return lambda result: ["", template.format_map(result)]
 
 
 # -- the README -----------------------------------------------------------------------------------------
@@ -113,65 +118,58 @@ without a column, the name of the system in the result."""
 
 def programs() -> str:
     """Median milliseconds of each program by system, the least of a row in bold."""
-    rows = []
+    lines = []
     for name, of, path, systems in PROGRAMS:
         found = dict[str, float]()
         for column, system in systems.items():
             with contextlib.suppress(KeyError):
                 times = found_at(result_of(of), path.format(system))
                 found[column] = median(times) * 1e3 if isinstance(times, list) else times
-        shown = {column: digits(value) for column, value in found.items()}
-        shown |= {column: f"**{shown[column]}**" for column, value in found.items() if value == min(found.values())}
+        bold = {value: "**{}**" if value == min(found.values()) else "{}" for value in found.values()}
+        shown = {column: bold[value].format(digits(value)) for column, value in found.items()}
         other = next((f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS), "–")
         script = script_of(of).partition(".")[0]
-        rows.append(" | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script}`")))
-    sentences = [
+        lines.append(" | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script}`")))
+    eight = result_of("workloads")["samples"].get(EIGHT)
+    compiled = [f"{median(eight[system]['cold compiles']):.0f}" for system in (OURS, NUMBA)] if eight else []
+    pair, machine = result_of("added")["added"]["RawKernel"], result_of("first_launch")["machine"]
+    sentences = (
         "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
         "Caches are filled where no row says otherwise.",
-    ]
-    if eight := result_of("workloads")["samples"].get(EIGHT):
-        ours, theirs = (median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
-        sentences.append(f"The 8 processes compile {ours:.0f} kernels here, and {theirs:.0f} with Numba's cache.")
-    pair, machine = result_of("added")["added"]["RawKernel"], result_of("first_launch")["machine"]
-    sentences += [
-        f"In pairs of whole processes that import CuPy anyway, a small kernel costs {pair['added_ms']:+.0f} ms",
-        f"compared with `RawKernel` ({pair['low_ms']:.0f} to {pair['high_ms']:.0f}; `benchmarks/added.py`).",
-        f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.",
-    ]
+        *["The 8 processes compile {} kernels here, and {} with Numba's cache.".format(*compiled)] * bool(eight),
+        "In pairs of whole processes that import CuPy anyway, a small kernel costs {added_ms:+.0f} ms".format_map(pair),
+        "compared with `RawKernel` ({low_ms:.0f} to {high_ms:.0f}; `benchmarks/added.py`).".format_map(pair),
+        "{gpu}, driver {driver}, Python {python}.".format_map(machine),
+    )
     head = " | ".join(("ms, in a fresh process", *COLUMNS, "other", "`benchmarks/`"))
-    return text(table(head, rows), [""], paragraph(*sentences))
+    return "\n".join([*table(head, lines), "", *paragraph(*sentences)])
 
 
-# -- first launches and whole processes -----------------------------------------------------------------
-
-
-CASE = ("warm first", "cold first", "warm process", "cold process")
-
-
-def cold_warm() -> str:
-    """Tabulate all kernels of a process, cold and warm, by their number."""
-    result, lines = result_of("first_launch"), list[str]()
-    for case, systems in result["samples"].items():
+def cases(result: Result) -> list[str]:
+    """All kernels of a process, cold and warm, in a table for each number of kernels."""
+    lines = list[str]()
+    for case in result["samples"]:
         kernels, _, header = case.partition(", ")
         many = "one kernel" if kernels == "1" else f"{kernels} kernels"
-        lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize(), ""]
-        rows = (row(f"{{name}} | {columns(CASE, 'ms')}", each) for each in named(systems))
-        lines += table(" | ".join(("", *CASE)), rows)
-    return text(lines, footer(result))
+        lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize()]
+        lines += in_ms(" | warm first | cold first | warm process | cold process", at(f"samples > {case}"))(result)
+    return lines
 
 
-def warm_steps() -> str:
-    """Tabulate the parts of a start, warm and cold, in milliseconds, and whole processes as multiples of the least."""
-    result, lines = result_of("warm_steps"), list[str]()
-    samples = result["samples"]
-    least = median(samples["bare cuda.bindings, a cubin from a file"]["warm"]["all"])
-    order = ("sum", "import", "decoration", "first", "exit", "python", "packages", "arrays", "result", "end", "all")
-    form = f"{{name}} | {columns(order, 'ms')} | {{ratio:.2f}}"
-    for state in ("warm", "cold"):
-        found = named({system: states[state] for system, states in samples.items() if state in states})
-        rows = (row(form, {**each, "ratio": median(each["all"]) / least}) for each in found)
-        lines += ["", *table(" | ".join((state, *order, "all, of the least")), rows)]
-    return text(lines, footer(result))
+STEPS = "sum | import | decoration | first | exit | python | packages | arrays | result | end | all"
+
+
+def steps(state: str) -> Part:
+    """The parts of a start in milliseconds, and whole processes as multiples of the least warm one."""
+
+    def records(result: Result) -> Iterator[Record]:
+        least = median(result["samples"]["bare cuda.bindings, a cubin from a file"]["warm"]["all"])
+        for name, states in result["samples"].items():
+            if state in states:
+                yield {"name": name, **states[state], "ratio": median(states[state]["all"]) / least}
+
+    form = f"{{name}} | {columns(STEPS.split(' | '), 'ms')} | {{ratio:.2f}}"
+    return rows(f"{state} | {STEPS} | all, of the least", form, records)
 
 
 CUBIN, NONE, KERNEL = "a bare cubin", "no kernel", "`RawKernel`"
@@ -199,14 +197,14 @@ PARTS = ("import", "decoration", "first", "exit")
 def added() -> str:
     """Tabulate the milliseconds that whole programs take longer, warm and cold, and the parts of a warm start."""
     result, steps = result_of("added"), result_of("warm_steps")["samples"]
-    pairs, rows = result["added"], list[str]()
+    pairs, lines = result["added"], list[str]()
     interval = "{added_ms:+,.0f} ({low_ms:+,.0f} to {high_ms:+,.0f})"
     for program, over, pair, system in ADDED:
         both = [pairs.get(name) for name in (pair, f"cold {pair}")]
         shown = (interval.format_map(each) if each else "–" for each in both)
         parts = row(columns(PARTS, "median_ms"), steps.get(f"{OURS}, {system}", {}).get("warm", {}))
         if any(both):
-            rows.append(" | ".join((program, over, *shown, parts)))
+            lines.append(" | ".join((program, over, *shown, parts)))
     counts = [each["pairs"] for each in pairs.values()]
     note = (
         "Medians of pairs of whole processes, and the 95 % confidence interval of each; "
@@ -214,53 +212,37 @@ def added() -> str:
         "of another run of processes (`--part warm_steps`, bare memory with the header and with 31 kernels)."
     )
     head = " | ".join(("program", "compared with", "added, ms", "with nothing stored, ms", *PARTS))
-    return text(table(head, rows), [""], paragraph(note), footer(result)[:-2])
+    return "\n".join([*table(head, lines), "", *paragraph(note), *footer(result)[:-2]])
 
 
-# -- many processes, kernels and compiles ---------------------------------------------------------------
+def of_growth(is_launches: bool) -> Callable[[Result], Iterator[Record]]:
+    """For each part of the kernels, or for that of launches: memory, and the seconds of the first and the last call."""
+
+    def records(result: Result) -> Iterator[Record]:
+        for part, each in result["samples"].items():
+            early, late, count = each["tenths"][0], each["tenths"][-1], each["count"]
+            if (part == "launches") == is_launches:
+                host, device = ((late[index] - early[index]) / 1e3 for index in (1, 2))
+                between, calls = count - count // 10, count // 10
+                yield {
+                    "name": part, "count": count, "early": early[1] / 1e6, "late": late[1] / 1e6, "more": device / 1e3,
+                    "host": host / between, "device": device / between,
+                    "first_ms": early[0] / calls * 1e3, "last_ms": late[0] / calls * 1e3,
+                    "first_us": early[0] / calls * 1e6, "last_us": late[0] / calls * 1e6,
+                }  # fmt: skip
+
+    return records
 
 
-def growth() -> str:
-    """Tabulate the memory and time of each kernel, kept and dropped; then those of many launches."""
-    result = result_of("growth")
-    kernels, launches = list[str](), list[str]()
-    for part, each in result["samples"].items():
-        early, late, count = each["tenths"][0], each["tenths"][-1], each["count"]
-        first_s, last_s = early[0] / (count // 10), late[0] / (count // 10)
-        if part == "launches":
-            figures = early[1] / 1e6, late[1] / 1e6, (late[2] - early[2]) / 1e6, first_s * 1e6, last_s * 1e6
-            launches.append(" | ".join((f"{count:,}", *map(digits, figures))))
-        else:
-            of_host, of_device = ((late[index] - early[index]) / (count - count // 10) / 1e3 for index in (1, 2))
-            figures = of_host, of_device, first_s * 1e3, last_s * 1e3
-            kernels.append(" | ".join((part, f"{count:,}", *map(digits, figures))))
-    head = "warm, one after another | kernels | KB of host memory for each | KB of device memory"
-    lines = table(f"{head} | ms for each of the first tenth | of the last tenth", kernels)
-    head = "launches | MB resident after a tenth | at the end | growth of device memory, MB"
-    more = table(f"{head} | us for each of the first tenth | of the last tenth", launches)
-    return text(lines, ["", *more] if launches else [], footer(result))
-
-
-def compile_overhead() -> str:
-    """Tabulate the CPU time of compiles after a process's first, as a multiple of that of NVRTC alone."""
-    result = result_of("compile_overhead")
-    summary = result["summary"]
-    labels = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
-    rows = [f"{label} | {summary[name]:.3f}" for name, label in labels.items()]
-    rows.append(f"above 1.15 | {summary['above 1.15']}")
-    form = "{name} | {sources} | {alone, ms:.1f} | {more, ms:.1f} | {median:.3f}"
-    kinds = (row(form, each) for each in named(summary.get("kinds", {})))
-    head = "medians, by what is included | sources | NVRTC alone, ms | more, ms | of NVRTC alone"
-    whole = table(f"{summary['sources']} sources | of NVRTC alone", rows)
-    return text(whole, [""], table(head, kinds), footer(result))
-
-
-# -- a fleet -----------------------------------------------------------------------------------------------
+LABELS = {
+    "all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst",
+    "above 1.15": "above 1.15",
+}  # fmt: skip
 
 
 def of_nodes(result: Result) -> Iterator[Record]:
     """Nodes with one server: their times, and the compiles of all kernels and of one kernel at most."""
-    for each in named(result["samples"]):
+    for each in of_samples(result):
         compiles = each["cold compiles"]
         yield {**each, "sum": max(map(sum, compiles)), "most": max(map(max, compiles))}
 
@@ -276,29 +258,11 @@ FIRSTS = {
 }
 
 
-def fleet_operations() -> str:
-    """Tabulate the time of each operation of the tier, and the requests per second that the server answers."""
-    result = result_of("fleet")
-    found = result["samples"]["operations"]
-    rows = (row(f"{name} | {{p50:.0f}} us | {{p99:.0f}} us", found[key]) for key, name in OPERATIONS.items())
-    small, large = found["get_3b_per_s"], found["get_20kb_per_s"]
-    sentence = f"`redis-benchmark` gets {small:,.0f} small and {large:,.0f} 20 KB answers per second from that server."
-    load = f"Load of the machine before: {result['machine']['load'][0]:.1f}."
-    return text(table("operation | median | p99", rows), ["", sentence], footer(result), [load])
-
-
-def fleet_first() -> str:
-    """Tabulate the first resolution in a fresh process, by the store that has the entry."""
-    found = result_of("fleet")["samples"]["first_resolution"]
-    form = "{made_ms[p50]:digits} ms | {resolved_ms[p50]:digits} ms | {resolved_ms[p90]:digits} ms"
-    rows = (f"{name} | {row(form, found[key])}" for key, name in FIRSTS.items())
+def of_redis(result: Result) -> list[str]:
+    found = result["samples"]["first_resolution"]
     made, resolved = (found["redis"][what]["p50"] - found["local"][what]["p50"] for what in ("made_ms", "resolved_ms"))
-    sentences = [
-        f"From Redis the first resolution takes {resolved:.1f} ms longer than from the local directory (medians), and",
-        f"making a cache with tiers {made:.1f} ms longer.",
-    ]
-    head = "first resolution of a kernel in a fresh process | cache made | resolved, median | p90"
-    return text(table(head, rows), ["", *sentences])
+    first = f"From Redis the first resolution takes {resolved:.1f} ms longer than from the local directory (medians),"
+    return ["", f"{first} and", f"making a cache with tiers {made:.1f} ms longer."]
 
 
 def fleets(result: Result) -> Iterator[Record]:
@@ -309,56 +273,45 @@ def fleets(result: Result) -> Iterator[Record]:
         yield {**each, "start": warm if each["warm"] else cold}
 
 
-# -- keys -----------------------------------------------------------------------------------------------
-
 CUB = "cub/block/block_reduce.cuh"
 LOOKUPS = ("no includes, first", "no includes, after", f"{CUB}, first", f"{CUB}, after")
 
 
-def lookup() -> str:
-    """Tabulate lookups and which systems serve stale code; the cost of learning headers; the outcome of each change."""
-    result = result_of("lookup")
-    looked_up, stale = (result["samples"].get(part, {}) for part in ("lookup", "stale"))
-    able = {system: rows for system, rows in looked_up.items() if isinstance(rows, dict)}
-    names = [name for name in LOOKUPS if any(name in rows for rows in able.values())]
-    rows = []
+def lookups(result: Result) -> Iterator[Record]:
+    """Lookups of each system, and whether it serves stale code; one that was not measured has a reason instead."""
+    looked_up, stale = result["samples"]["lookup"], result["samples"].get("stale", {})
     for system in dict.fromkeys([*looked_up, *stale]):
-        times = able.get(system, {})
-        shown = (between(times[name]) if name in times else "–" for name in names)
-        rows.append(" | ".join((system, *shown, verdict(list(stale.get(system, {}).values())))))
-    lines = table(" | ".join(("lookup before load, us", *names, "serves stale code")), rows)
-    if stale:
-        changes = next(iter(stale.values()))
-        outcomes = (" | ".join((system, *map(served, found.values()))) for system, found in stale.items())
-        lines += ["", *table(" | ".join(("after the change", *changes)), outcomes)]
-    unable = {system: rows for system, rows in looked_up.items() if system not in able}
-    return text(lines, footer({**result, "left_out": unable}))
+        times = looked_up.get(system, {})
+        shown = {f"{at}": times[name] for at, name in enumerate(LOOKUPS) if name in times}
+        words = [served(each) for each in stale.get(system, {}).values() if each != "–"]
+        verdict = "no" if {*words} == {"right"} else "no: refuses headers"
+        if "stale" in words:
+            verdict = f"**yes**, after {words.count('stale')} of {len(words)} changes"
+        yield {"name": system, **shown, "stale": verdict if words and "not run" not in words else "not run"}
 
 
-def between(times_s: list[float]) -> str:
-    """`126 (114–131)`, in microseconds."""
-    middle, low, high = (f"{each(times_s) * 1e6:.0f}" for each in (median, min, max))
-    return f"{middle} ({low}–{high})"
-
-
-def verdict(outcomes: list[str]) -> str:
-    """Say whether a system serves stale code, after how many of the changes, or that it refuses headers."""
-    words = [served(each) for each in outcomes if each != "–"]
-    if not words or "not run" in words:
-        return "not run"
-    if "stale" in words:
-        return f"**yes**, after {words.count('stale')} of {len(words)} changes"
-    return "no" if set(words) == {"right"} else "no: refuses headers"
+def changes(result: Result) -> list[str]:
+    """The outcome of each change: right or stale code, "refuses", or "not run" on that machine."""
+    stale = result["samples"].get("stale", {})
+    names = [*next(iter(stale.values()), ())]
+    found = [{"name": system, **{name: served(each[name]) for name in names}} for system, each in stale.items()]
+    head = " | ".join(("after the change", *names))
+    return rows(head, f"{{name}} | {columns(names, '')}", lambda _: found)(result)
 
 
 def served(outcome: str) -> str:
-    """Outcome of one change in a word: right or stale code, "refuses", or "not run" on that machine."""
     return outcome if outcome in ("right", "stale", "–") else "refuses" if "refuses" in outcome else "not run"
+
+
+def unable(result: Result) -> list[str]:
+    """The lines below, with the systems that cannot look up here."""
+    reasons = {system: why for system, why in result["samples"]["lookup"].items() if isinstance(why, str)}
+    return footer({**result, "left_out": reasons})
 
 
 def header_corpus() -> str:
     """By NVRTC: changes to trees of headers, and how many led to a stale hit or a needless miss."""
-    rows, results = [], [result_of("header_corpus"), result_of("header_corpus_12")]
+    lines, results = [], [result_of("header_corpus"), result_of("header_corpus_12")]
     for result in results:
         trees, nvrtc = result["samples"].values(), result["machine"]["nvrtc"]
         steps, changing = (sum(sum(tree[what].values()) for tree in trees) for what in ("steps", "changing"))
@@ -366,40 +319,19 @@ def header_corpus() -> str:
         stale, needless, not_learned = (
             sum(len(tree[what]) for tree in trees) for what in ("stale", "needless", "not learned")
         )
-        rows.append(
+        lines.append(
             f"NVRTC {'13.5' if nvrtc == 'installed' else nvrtc} | {steps} | {special} | {changing} "
             f"({changing / steps:.0%}) | {stale} | {needless} ({needless / steps:.1%}) | {not_learned}"
         )
     head = "| changes | special | changing the code | stale | needless | not learned"
-    return text(table(head, rows), ["", *dict.fromkeys(map(machine_of, results))])
+    return "\n".join([*table(head, lines), "", *dict.fromkeys(map(machine_of, results))])
 
 
-# -- adapters and programs of others --------------------------------------------------------------------
-
-
-def of_triton(result: Result) -> Iterator[Record]:
-    """Milliseconds to the first launches with Triton's own directory and with this cache."""
-    for way, name in {"own": "Triton's directory", "cache": "this cache"}.items():
-        if isinstance(result["found"].get(way), dict):
-            yield {"name": name, **result["found"][way]}
-
-
-def of_ranks(result: Result) -> list[str]:
-    return [
-        "",
-        f"Eight processes at once on an empty cache compiled {result['found']['ranks']['misses']} kernels for all.",
-    ]
-
-
-BUILT = {"built": "get_or_build of 50 KB, numba_kcache", "published": "the same, nothing stored"}
-
-
-def of_program_cache(result: Result) -> Iterator[Record]:
-    """Microseconds of a call of cuda.core's file backend and of this cache."""
-    for each in named(result["microseconds"]):
-        yield {**each, "name": BUILT.get(each["name"], f"compile(cache=), {each['name']}")}
-
-
+MANAGERS = {"own": "Triton's directory", "cache": "this cache"}
+CALLS = {
+    "file backend": "compile(cache=), file backend", "numba_kcache": "compile(cache=), numba_kcache",
+    "built": "get_or_build of 50 KB, numba_kcache", "published": "the same, nothing stored",
+}  # fmt: skip
 SUITES = {
     "numba_suite": "numba-cuda's, under `install(all=True)`",
     "mlir_suite": "numba-cuda-mlir's, under `install(all=True)`",
@@ -410,12 +342,12 @@ SUITES = {
 
 def suites() -> str:
     """Tabulate other packages' own tests: how many pass without this cache, and which of those fail with it."""
-    rows, machines = [], []
+    lines, machines = [], []
     for name, of in SUITES.items():
         try:
             result = result_of(name)
         except NoResult:
-            rows.append(" | ".join((of, *["not run"] * 4)))
+            lines.append(" | ".join((of, *["not run"] * 4)))
             continue
         machines.append(machine_of(result))
         new = result.get("new") or {"cold": [*result.get("failed", ())], "warm": [*result.get("failed", ())]}
@@ -427,12 +359,9 @@ def suites() -> str:
         else:
             passes = f"{result['counts']['plain']['passed']:,}"
         names = sorted({test.rpartition("::")[2].split(" ")[0].split("[")[0] for each in new.values() for test in each})
-        rows.append(f"{of} | {passes} | {len(new['cold'])} | {len(new['warm'])} | {', '.join(names) or 'none'}")
+        lines.append(f"{of} | {passes} | {len(new['cold'])} | {len(new['warm'])} | {', '.join(names) or 'none'}")
     head = "tests | pass plainly | fail here, cold | fail here, warm | which"
-    return text(table(head, rows), ["", *dict.fromkeys(machines)])
-
-
-# -- the project itself ---------------------------------------------------------------------------------
+    return "\n".join([*table(head, lines), "", *dict.fromkeys(machines)])
 
 
 def run() -> str:
@@ -443,16 +372,10 @@ def run() -> str:
         return f"All {many} results are of one commit, `{commit}`." if commit else "No result names its commit."
     of = f"of commit `{commit}`" if commit else "of commits that they do not name"
     rest = "; ".join(f"`{each or 'not named'}`: {', '.join(sorted(those))}" for each, those in others)
-    return text(paragraph(f"{len(names)} of {many} results are {of}; the others: {rest}."))
+    return "\n".join(paragraph(f"{len(names)} of {many} results are {of}; the others: {rest}."))
 
 
-def sizes(result: Result) -> Iterator[Record]:
-    """Megabytes of an environment, by extras."""
-    for extras, megabytes in result["samples"]["installed_mb"].items():
-        yield {"name": f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", "megabytes": megabytes}
-
-
-STEPS = {
+TOOK = {
     "clone": "`git clone`, without a network",
     "demo": "`python3 tasks.py demo`, the first: all that developers use is installed",
     "again": "`python3 tasks.py demo`, again",
@@ -463,73 +386,111 @@ def of_project(result: Result) -> Iterator[Record]:
     """The project itself: distributions, tests, and the time to a first result."""
     found = result["samples"]
     yield from ({"name": name, "figure": f"{size_mb:.2f} MB"} for name, size_mb in found["size_mb"].items())
-    took_s = {STEPS[name]: seconds for name, seconds in found["first_result_s"].items()}
+    took_s = {TOOK[name]: seconds for name, seconds in found["first_result_s"].items()}
     if "suite" in found:
         took_s = {f"suite of {found['suite']['tests']:,} tests": found["suite"]["seconds"], **took_s}
     yield from ({"name": name, "figure": f"{seconds:,.0f} s"} for name, seconds in took_s.items())
 
 
+def sizes(result: Result) -> Iterator[Record]:
+    """Megabytes of an environment, by extras."""
+    for extras, megabytes in result["samples"]["installed_mb"].items():
+        yield {"name": f"`numba-kcache{f'[{extras}]' if extras else ''}`", "megabytes": megabytes}
+
+
 # -- the documents --------------------------------------------------------------------------------------
 
 ARGUMENTS = ("0", "2", "4", "8", "16")
+OF_KERNELS = "warm, one after another | kernels | KB of host memory for each | KB of device memory"
+OF_LAUNCHES = "launches | MB resident after a tenth | at the end | growth of device memory, MB"
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"programs": programs},
     "docs/performance.md": {
-        "gains": programs, "run": run, "added": added, "aims": aims, "cold_warm": cold_warm, "warm_steps": warm_steps,
-        "modules": in_ms("modules", "warm | all | first | further | process"),
-        "growth": growth,
-        "compile_overhead": compile_overhead,
-        "project": Table("project", "the project itself | ", "{name} | {figure}", of_project),
-        "first_minutes": Table(
-            "first_minutes",
+        "gains": programs, "run": run, "added": added, "aims": aims,
+        "cold_warm": page("first_launch", cases), "warm_steps": page("warm_steps", steps("warm"), steps("cold")),
+        "modules": page("modules", in_ms("warm | all | first | further | process")),
+        "growth": page(
+            "growth",
+            rows(f"{OF_KERNELS} | ms for each of the first tenth | of the last tenth",
+                 f"{{name}} | {{count:,}} | {columns(('host', 'device', 'first_ms', 'last_ms'), 'digits')}",
+                 of_growth(is_launches=False)),
+            rows(f"{OF_LAUNCHES} | us for each of the first tenth | of the last tenth",
+                 f"{{count:,}} | {columns(('early', 'late', 'more', 'first_us', 'last_us'), 'digits')}",
+                 of_growth(is_launches=True))),
+        "compile_overhead": page(
+            "compile_overhead",
+            rows("{summary[sources]} sources | of NVRTC alone", "{name} | {figure:ratio}", lambda result: (
+                {"name": label, "figure": result["summary"][name]} for name, label in LABELS.items())),
+            rows("medians, by what is included | sources | NVRTC alone, ms | more, ms | of NVRTC alone",
+                 "{name} | {sources} | {alone, ms:.1f} | {more, ms:.1f} | {median:.3f}",
+                 at("summary > kinds"))),
+        "project": page("project", rows("the project itself | ", "{name} | {figure}", of_project)),
+        "first_minutes": page("first_minutes", rows(
             "the first program of | `venv`, s | `pip install`, s | first run, s | second run, s | MB | with",
             "{name} | {environment_s:.1f} | {install_s:.1f} | {first_s:.1f} | {second_s:.1f} | {megabytes:,.0f}"
-            " | {packages:words}"),
-        "launches": Table(
-            "launch", " | ".join(("arguments", *ARGUMENTS)), f"{{name}} | {columns(ARGUMENTS, 'median')}"),
-        "numba_first_launch": in_ms("numba_first_launch", " | warm first | cold first | launch"),
-        "workloads": in_ms(
-            "workloads", " | warm first | warm all | cold first | cold all | warm process | cold process"),
+            " | {packages:words}")),
+        "launches": page("launch", rows(
+            " | ".join(("arguments", *ARGUMENTS)), f"{{name}} | {columns(ARGUMENTS, 'median')}")),
+        "numba_first_launch": page("numba_first_launch", in_ms(" | warm first | cold first | launch")),
+        "workloads": page("workloads", in_ms(
+            " | warm first | warm all | cold first | cold all | warm process | cold process")),
     },
     "docs/performance-fleet.md": {
-        "nodes": Table(
-            "nodes", "{nodes} nodes of {ranks} ranks, {kernels} kernels | cold | until all have ended"
+        "nodes": page("nodes", rows(
+            "{nodes} nodes of {ranks} ranks, {kernels} kernels | cold | until all have ended"
             " | warm server, new directories | compiles | compiles of one kernel, at most",
-            "{name} | {cold last:median_s} | {cold ended:median_s} | {warm last:median_s} | {sum} | {most}", of_nodes),
-        "fleet_operations": fleet_operations, "fleet_first": fleet_first,
-        "fleet": Table(
-            "fleet", "nodes | start | requests | in the busiest second | sent | compiles | last rank runs after",
+            "{name} | {cold last:median_s} | {cold ended:median_s} | {warm last:median_s} | {sum} | {most}", of_nodes)),
+        "fleet_operations": page(
+            "fleet", rows("operation | median | p99", "{name} | {p50:.0f} us | {p99:.0f} us",
+                          at("operations", OPERATIONS)),
+            says("`redis-benchmark` gets {samples[operations][get_3b_per_s]:,.0f} small and "
+                 "{samples[operations][get_20kb_per_s]:,.0f} 20 KB answers per second from that server."),
+            foot=lambda result: [
+                *footer(result), f"Load of the machine before: {result['machine']['load'][0]:.1f}."]),
+        "fleet_first": page(
+            "fleet",
+            rows("first resolution of a kernel in a fresh process | cache made | resolved, median | p90",
+                 "{name} | {made_ms[p50]:digits} ms | {resolved_ms[p50]:digits} ms | {resolved_ms[p90]:digits} ms",
+                 at("first_resolution", FIRSTS)), of_redis, foot=lambda _: []),
+        "fleet": page("fleet", rows(
+            "nodes | start | requests | in the busiest second | sent | compiles | last rank runs after",
             "{nodes:,} | {start} | {requests:,} | {busiest_second:,} | {gigabytes:.2f} GB | {compiles:,}"
-            " | {last_rank_s:.1f} s", fleets, lambda result: []),
+            " | {last_rank_s:.1f} s", fleets), foot=lambda _: []),
     },
     "docs/performance-adapters.md": {
-        "cuda_compute": Table(
-            "cuda_compute",
+        "cuda_compute": page("cuda_compute", rows(
             "first result | without a cache, ms | from the cache, ms | from memory, ms | second call, ms",
             f"{{name}} | {columns(('build', 'cache', 'memory', 'again'), 'digits')}",
-            lambda result: named(result["milliseconds"]), ALONE),
-        "triton_kernels": Table(
-            "triton_kernels", "first launch | both, nothing stored, ms | first kernel, ms | second kernel, ms",
-            f"{{name}} | {columns(('cold_ms', 'first_ms', 'second_ms'), 'digits')}", of_triton, ALONE, of_ranks),
-        "program_cache": Table(
-            "program_cache", "hit | first of a process, us | each program's first, us | later ones, us",
-            f"{{name}} | {columns(('opening', 'first', 'again'), 'digits')}", of_program_cache, ALONE),
-        "mlir": Table(
-            "mlir", "numba-cuda-mlir | first launch cold, ms | warm, ms | process, warm, ms | launch, own, us"
+            at("milliseconds")), foot=ALONE),
+        "triton_kernels": page("triton_kernels", rows(
+            "first launch | both, nothing stored, ms | first kernel, ms | second kernel, ms",
+            f"{{name}} | {columns(('cold_ms', 'first_ms', 'second_ms'), 'digits')}", at("found", MANAGERS)),
+            says("Eight processes at once on an empty cache compiled {found[ranks][misses]} kernels for all."),
+            foot=ALONE),
+        "program_cache": page("program_cache", rows(
+            "hit | first of a process, us | each program's first, us | later ones, us",
+            f"{{name}} | {columns(('opening', 'first', 'again'), 'digits')}", at("microseconds", CALLS)), foot=ALONE),
+        "mlir": page("mlir", rows(
+            "numba-cuda-mlir | first launch cold, ms | warm, ms | process, warm, ms | launch, own, us"
             " | CuPy's, us | PyTorch's, us",
             f"{{name}} | {columns(('cold first', 'warm first', 'warm process'), 'median_ms')}"
-            f" | {columns(('launch own', 'launch cupy', 'launch torch'), 'median_us')}", foot=ALONE),
+            f" | {columns(('launch own', 'launch cupy', 'launch torch'), 'median_us')}"), foot=ALONE),
     },
     "docs/performance-programs.md": {
-        "real_programs": Table(
-            "real_programs", "program | what | kernels of | cold, as published, s | cold, here, s"
+        "real_programs": page("real_programs", rows(
+            "program | what | kernels of | cold, as published, s | cold, here, s"
             " | warm, as published, s | warm, here, s | results",
             "{name} | {what} | {kind} | {plain[cold]:s} | {numba_kcache[cold]:s} | {plain[warm_median]:s}"
-            " | {numba_kcache[warm_median]:s} | {results}", lambda result: named(result["samples"]), ALONE),
+            " | {numba_kcache[warm_median]:s} | {results}"), foot=ALONE),
     },
-    "docs/keys.md": {"header_corpus": header_corpus, "lookup": lookup},
+    "docs/keys.md": {
+        "header_corpus": header_corpus,
+        "lookup": page("lookup", rows(
+            " | ".join(("lookup before load, us", *LOOKUPS, "serves stale code")),
+            f"{{name}} | {columns('0123', 'us')} | {{stale}}", lookups), changes, foot=unable),
+    },
     "docs/compatibility.md": {"suites": suites},
-    "docs/install.md": {"sizes": Table("project", " | MB", "{name} | {megabytes:,.0f}", sizes, ALONE)},
+    "docs/install.md": {"sizes": page("project", rows(" | MB", "{name} | {megabytes:,.0f}", sizes), foot=ALONE)},
 }  # fmt: skip
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
@@ -545,22 +506,21 @@ def written(name: str, document: str) -> str:
         content = f"Not measured yet: `benchmarks/{script_of(f'{missing}')}` measures it."
     except (KeyError, ValueError) as error:  # the benchmark was stopped by its time limit
         content = f"Not measured: the result of the last run lacks {error}."
-    return _between(f"table: {name}", content, document)
+    return between(f"table: {name}", content, document)
 
 
 def with_pictures(page: str) -> str:
     """A page with the pictures that exist."""
     for name in re.findall(r"<!-- picture: (\w+) -->", page):
         shown = [
-            f"```{{image}} img/{name}-{kind}.svg\n:class: only-{kind}\n:alt: {name}, drawn from its table\n```\n"
-            for kind in ("light", "dark")
-            if (ROOT / f"docs/img/{name}-{kind}.svg").is_file()
-        ]
-        page = _between(f"picture: {name}", "\n" + "\n".join(shown), page)
+            f"\n```{{image}} img/{name}-{kind}.svg\n:class: only-{kind}\n:alt: {name}, drawn from its table\n```"
+            for kind in ("light", "dark") if (ROOT / f"docs/img/{name}-{kind}.svg").is_file()
+        ]  # fmt: skip
+        page = between(f"picture: {name}", "\n".join([*shown, ""]), page)
     return page
 
 
-def _between(mark: str, content: str, document: str) -> str:
+def between(mark: str, content: str, document: str) -> str:
     marked = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
     return re.sub(marked, lambda match: f"{match[1]}{content}\n{match[2]}", document, flags=re.S)
 

@@ -2,57 +2,33 @@
 
 Method      Each sample is a fresh process, or eight of them together, whose results are checked after the measurement.
             "first" and "all" are seconds from the end of imports, decoration, context and arrays to the result of the
-            first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after another process.
-            Cold samples run in parallel, one for two cores. The programs: the 31 products of
-            examples/tropical_gemm.cu; the twenty Numba kernels of numba_program.py, also in a job of 8
-            processes that start together; a block sum with CUB; and the start of a container without compilers. The
-            container has a bundle and an empty cache, or the cache folder of a machine with compilers. NVRTC, NVVM and
+            first and of the last kernel; "process" is the whole process. Cold samples run in parallel. The programs:
+            the 31 products of examples/tropical_gemm.cu; the twenty Numba kernels of numba_program.py, also in a job
+            of 8 processes that start together; a block sum with CUB; and the start of a container without compilers,
+            with a bundle and an empty cache, or the cache folder of a machine with compilers. NVRTC, NVVM and
             nvJitLink cannot be found there, and the memory map of the process is checked for them at the end.
 Not shown   Programs that run for hours; a cold page cache; a real container, or a network between machines.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import harness
 import numba_program
-from harness import AT_ONCE, ROOT, Arguments, Folders, Result, compiles, is_pretended, require, run, say
-from programs import include_dirs
+import numpy as np
+from harness import AT_ONCE, ROOT, Arguments, Result, compiles, is_pretended, require, run, say, temporary_folders
+from programs import LIBRARIES, include_dirs
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
 SOURCE = ROOT / "examples/tropical_gemm.cu"
 SIDE = 64  # rows and columns of every matrix
 RANKS = int(os.environ.get("KC_BENCH_RANKS", "8"))
-
-
-class Arrays(NamedTuple):
-    """Functions of a library that copy an array of NumPy to the device, wait, and copy an array to the host."""
-
-    array: Callable[[Any], Any]
-    wait: Callable[[], object]
-    host: Callable[[Any], Any]
-
-
-def of_numba() -> Arrays:
-    from numba import cuda
-
-    return Arrays(cuda.to_device, cuda.synchronize, lambda each: each.copy_to_host())
-
-
-def of_cupy() -> Arrays:
-    import cupy
-
-    cupy.ones(BLOCK, cupy.int32)  # by a kernel of CuPy: its compiler is loaded
-    return Arrays(cupy.asarray, lambda: cupy.cuda.Device().synchronize(), cupy.asnumpy)
-
-
-# -- 31 kernels of one source ----------------------------------------------------------------------------
 
 
 def kernel_names() -> list[str]:
@@ -69,23 +45,26 @@ def grid_of(name: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return ((SIDE // 16, SIDE // 16, 1) if name.startswith("backward") else (1, 1, 1)), (16, 16, 1)
 
 
-def measured(arrays: Arrays, ready: Callable[[str], object], launch: Callable[..., object]) -> dict[str, float]:
+Ready = Callable[[str], object]
+
+
+def products(library: str, system: Callable[[], tuple[Ready, Callable[..., object]]]) -> dict[str, float]:
     """Seconds until one kernel has its result, and until all have run.
 
     Args:
-        arrays: The library of the operands.
-        ready: Makes a kernel ready to be launched.
-        launch: Launches a kernel with its name and operands.
+        library: The library of the operands.
+        system: Returns a function that makes a kernel ready, and one that launches it with its name and operands.
     """
-    import numpy as np
-
+    arrays = LIBRARIES[library]()
+    ready, launch = system()
+    arrays.ones(BLOCK)  # by a kernel of CuPy: its compiler is loaded
     a, b = (arrays.array(np.ones((SIDE, SIDE), np.float64)) for _ in range(2))
     c, best = (arrays.array(np.zeros((SIDE, SIDE), dtype)) for dtype in (np.float64, np.int32))
     arrays.wait()
 
     def one(name: str) -> None:
-        products = (a, b, c, best) if name.endswith("_arg") else (a, b, c)
-        launch(name, *((a, best, c) if name.startswith("backward") else products))
+        operands = (a, b, c, best) if name.endswith("_arg") else (a, b, c)
+        launch(name, *((a, best, c) if name.startswith("backward") else operands))
         arrays.wait()
 
     first, *others = kernel_names()
@@ -102,41 +81,32 @@ def measured(arrays: Arrays, ready: Callable[[str], object], launch: Callable[..
     return found
 
 
-def our_products() -> dict[str, float]:
-    import numpy as np
-
+def our_products() -> tuple[Ready, Callable[..., object]]:
     from numba_kcache import cached_module
 
-    arrays, module = of_numba(), cached_module(SOURCE)
+    module = cached_module(SOURCE)
 
     def launch(name: str, *operands: Any) -> None:
         pointers = (np.uintp(each.device_ctypes_pointer.value) for each in operands)
         module[name][grid_of(name)](*pointers, SIDE, SIDE, SIDE)
 
-    found = measured(arrays, lambda name: module[name][grid_of(name)], launch)
-    return {**found, "compiles": compiles()}
+    return lambda name: module[name][grid_of(name)], launch
 
 
-def cupy_products() -> dict[str, float]:
+def cupy_products() -> tuple[Ready, Callable[..., object]]:
     import cupy
 
-    arrays, module = of_cupy(), cupy.RawModule(code=SOURCE.read_text(), backend="nvrtc")
-    size = (cupy.int32(SIDE),) * 3
-
-    def launch(name: str, *operands: Any) -> None:
-        module.get_function(name)(*grid_of(name), (*operands, *size))
-
-    return measured(arrays, module.get_function, launch)
+    module, size = cupy.RawModule(code=SOURCE.read_text(), backend="nvrtc"), (cupy.int32(SIDE),) * 3
+    return module.get_function, lambda name, *operands: module.get_function(name)(*grid_of(name), (*operands, *size))
 
 
-def core_products() -> dict[str, float]:
+def core_products() -> tuple[Ready, Callable[..., object]]:
     """cuda.core, with its cache on disk and Numba's arrays."""
-    import numpy as np
     from cuda.core import Device, LaunchConfig, Program, ProgramOptions
     from cuda.core import launch as launch_on
     from cuda.core.utils import FileStreamProgramCache
 
-    arrays, device, cache, compiled = of_numba(), Device(), FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), []
+    device, cache, compiled = Device(), FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), []
     device.set_current()
 
     def ready(_name: str) -> None:
@@ -149,29 +119,16 @@ def core_products() -> dict[str, float]:
         config, size = LaunchConfig(grid=grid, block=block), (np.int32(SIDE),) * 3
         launch_on(device.default_stream, config, compiled[0].get_kernel(name), *pointers, *size)
 
-    return measured(arrays, ready, launch)
+    return ready, launch
 
 
-# -- twenty Numba kernels -------------------------------------------------------------------------------
-
-
-def program(decorator: str) -> Callable[[], dict[str, float]]:
+def twenty(decorator: str) -> dict[str, float]:
     """The program with the decorator of that name."""
+    folder = os.path.join(os.environ["KC_PROGRAMS"], decorator)
+    kernels, first, last = numba_program.run_all(folder, is_checked=not is_pretended())
+    theirs = sum(sum(each.stats.cache_misses.values()) for each in kernels if decorator == "numba")
+    return {"first": first, "all": last, **({"compiles": theirs} if decorator == "numba" else {})}
 
-    def workload() -> dict[str, float]:
-        kernels = numba_program.imported(os.path.join(os.environ["KC_PROGRAMS"], decorator))
-        from numba import cuda
-
-        cuda.current_context()
-        harness.wait_for_the_others()
-        first, last = numba_program.run_all(kernels, is_checked=not is_pretended())
-        theirs = sum(sum(each.stats.cache_misses.values()) for each in kernels if decorator == "numba")
-        return {"first": first, "all": last, "compiles": theirs if decorator == "numba" else compiles()}
-
-    return workload
-
-
-# -- a header of CUB ------------------------------------------------------------------------------------
 
 BLOCK, BLOCKS = 128, 64
 CUB = f"""
@@ -184,11 +141,11 @@ extern "C" __global__ void sums(const int *x, int *out) {{
 }}"""
 
 
-def block_sums(arrays: Arrays, launch: Callable[..., object]) -> dict[str, float]:
-    """Run the kernel, which `launch` launches with two arrays."""
-    import numpy as np
-
-    values = np.arange(BLOCK * BLOCKS, dtype=np.int32)
+def block_sums(library: str, system: Callable[[], Callable[..., object]]) -> dict[str, float]:
+    """Run the kernel; `system` returns a function that launches it with two arrays."""
+    arrays, values = LIBRARIES[library](), np.arange(BLOCK * BLOCKS, dtype=np.int32)
+    launch = system()
+    arrays.ones(BLOCK)  # by a kernel of CuPy: its compiler is loaded
     x, out = arrays.array(values), arrays.array(np.zeros(BLOCKS, np.int32))
     arrays.wait()
     start = time.perf_counter()
@@ -199,34 +156,28 @@ def block_sums(arrays: Arrays, launch: Callable[..., object]) -> dict[str, float
     return {"first": first, "all": first}
 
 
-def cub_ours() -> dict[str, float]:
+def cub_ours() -> Callable[..., object]:
     from numba_kcache import cached_kernel
 
-    arrays, kernel = of_numba(), cached_kernel(CUB)
-    found = block_sums(arrays, lambda x, out: kernel[BLOCKS, BLOCK](x, out))
-    return {**found, "compiles": compiles()}
+    kernel = cached_kernel(CUB)
+    return lambda x, out: kernel[BLOCKS, BLOCK](x, out)
 
 
-def cub_cupy() -> dict[str, float]:
+def cub_cupy() -> Callable[..., object]:
     import cupy
 
     options = ("-std=c++17", *(f"-I{folder}" for folder in include_dirs()))
     kernel = cupy.RawKernel(CUB, "sums", options, backend="nvrtc")
-    return block_sums(of_cupy(), lambda x, out: kernel((BLOCKS,), (BLOCK,), (x, out)))
+    return lambda x, out: kernel((BLOCKS,), (BLOCK,), (x, out))
 
 
-def cub_torch() -> dict[str, float]:
+def cub_torch() -> Callable[..., object]:
     import torch
 
-    def launch(x: Any, out: Any) -> None:
-        kernel = torch.cuda._compile_kernel(CUB, "sums", cuda_include_dirs=include_dirs())
-        kernel((BLOCKS, 1, 1), (BLOCK, 1, 1), (x, out))
-
-    arrays = Arrays(lambda values: torch.from_numpy(values).cuda(), torch.cuda.synchronize, lambda y: y.cpu().numpy())
-    return block_sums(arrays, launch)
-
-
-# -- a container without compilers ----------------------------------------------------------------------
+    compiled = torch.cuda._compile_kernel
+    return lambda x, out: compiled(CUB, "sums", cuda_include_dirs=include_dirs())(
+        (BLOCKS, 1, 1), (BLOCK, 1, 1), (x, out)
+    )
 
 
 def refuse_compilers() -> None:
@@ -248,46 +199,48 @@ def refuse_compilers() -> None:
     sys.addaudithook(refuse)
 
 
-def contained(workload: Callable[[], dict[str, float]], take: str, bundle: str) -> dict[str, float]:
-    """Run a workload without compilers; before it, `take` imports or registers a bundle, within "process"."""
-    refuse_compilers()
-    if take:
-        import numba_kcache
-
-        getattr(numba_kcache, take)(bundle)
-    found = workload()
-    maps = Path("/proc/self/maps").read_text()
-    assert not any(f"lib{each}" in maps for each in COMPILERS), "a compiler was loaded"
-    return found
-
-
 OURS, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
 GIVEN, CORE = "numba_kcache, signatures given", "cuda.core FileStreamProgramCache"
 NUMBAS, SUM = "20 Numba kernels in four files", "block sum with CUB"
-CHILDREN: dict[str, dict[str, Callable[[], dict[str, float]]]] = {
-    "31 kernels of one source": {OURS: our_products, CUPY: cupy_products, CORE: core_products},
-    NUMBAS: {OURS: program("kcache"), NUMBA: program("numba"), GIVEN: program("signatures")},
-    SUM: {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch},
-}
+Found = dict[str, float]
+CHILDREN: dict[str, tuple[Callable[..., Found], dict[str, tuple[Any, ...]]]] = {
+    "31 kernels of one source": (
+        products, {OURS: ("numba", our_products), CUPY: ("cupy", cupy_products), CORE: ("numba", core_products)}),
+    NUMBAS: (twenty, {OURS: ("kcache",), NUMBA: ("numba",), GIVEN: ("signatures",)}),
+    SUM: (block_sums, {OURS: ("numba", cub_ours), CUPY: ("cupy", cub_cupy), TORCH: ("torch", cub_torch)}),
+}  # fmt: skip
+"""For each workload the function that measures it, and that function's arguments for each system."""
+
 CONTAINED = {NUMBAS: (OURS, NUMBA), SUM: (OURS, CUPY)}
 """The systems of each workload that keep code on disk and are also started without compilers."""
 
 
 def child(workload: str, system: str, how: str = "", take: str = "", bundle: str = "") -> None:
+    """Measure a system, or export its cache; "contained" is without compilers, and `take` imports or registers a bundle
+    there, within "process"."""
     if how == "export":
         import numba_kcache
 
         say(entries=numba_kcache.export_bundle(bundle).entries)
-    else:
-        run_it = CHILDREN[workload][system]
-        say(**(contained(run_it, take, bundle) if how == "contained" else run_it()))
+        return
+    if how:
+        refuse_compilers()
+    if take:
+        getattr(importlib.import_module("numba_kcache"), take)(bundle)
+    measured, systems = CHILDREN[workload]
+    found = measured(*systems[system])
+    maps = Path("/proc/self/maps").read_text() if how else ""
+    assert not any(f"lib{each}" in maps for each in COMPILERS), "a compiler was loaded"
+    say(**({"compiles": compiles()} if system.startswith(OURS) else {}), **found)
 
 
 def measure(result: Result, arguments: Arguments) -> None:
     """In each round, run all on empty caches, in parallel, and then one after another on the filled ones."""
     result.notes["ranks"] = RANKS
     pairs = {
-        f"{workload}: {system}, cold": (workload, system) for workload in CHILDREN for system in CHILDREN[workload]
+        f"{workload}: {system}, cold": (workload, system)
+        for workload, (_, systems) in CHILDREN.items()
+        for system in systems
     }
 
     def keep(workload: str, system: str, state: str, found: dict[str, Any] | None) -> None:
@@ -296,7 +249,7 @@ def measure(result: Result, arguments: Arguments) -> None:
             result.add(workload, system, prefix=f"{state} ", **{name: found[name] for name in names})
 
     for _ in result.rounds(arguments.rounds):
-        with Folders() as folders:
+        with temporary_folders() as folders:
             more = {"KC_PROGRAMS": str(folders("programs"))}
             for decorator in numba_program.DECORATORS:
                 numba_program.write(folders("programs", decorator), decorator)
