@@ -30,10 +30,11 @@ def said(
     program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, is_cold: bool = False, **env: str
 ) -> dict[str, Any]:
     """What a program says at its end. One that imports Numba itself is forked from a process that has done so, unless a
-    variable is given that an import reads; `is_cold` from one in which a stand-in has done so."""
+    variable is given that an import reads; `is_cold` from one in which a stand-in has done so; others from one that has
+    not imported Numba."""
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
-    if ("REAL" in env or is_cold) and not cwd and not (AT_IMPORT & env.keys()):
-        way = "first" if "REAL" in env else "stand-in"
+    if not cwd and not (AT_IMPORT & env.keys()):
+        way = "first" if "REAL" in env else "stand-in" if is_cold else "fresh"
         text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"), way=way)
     else:
         text = run(["-c", program], env=surroundings, cwd=cwd).stdout
