@@ -23,13 +23,15 @@ _placed: set[str] = set()
 """What modules have put into `sys.modules` themselves."""
 
 
-class _Finder:
-    @classmethod
-    def find_spec(cls, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+class _Loader:
+    """One for each module: a hook of an import replaces its functions."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         if name not in _hidden:
             return None
         module = _hidden[name]
-        spec = ModuleSpec(name, cls, origin=getattr(module, "__file__", None))  # type: ignore[arg-type]
+        spec = ModuleSpec(name, _Loader(), origin=getattr(module, "__file__", None))  # type: ignore[arg-type]
         spec.submodule_search_locations = getattr(module, "__path__", None)
         spec.loader_state = module.__spec__
         return spec
@@ -99,5 +101,5 @@ def hide(*names: str) -> list[ModuleType]:
         home, _, end = name.rpartition(".")
         if vars(_hidden.get(home, sys)).get(end) is module:
             delattr(_hidden[home], end)  # an import sets it
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Loader)  # type: ignore[arg-type]
     return chosen
