@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -23,13 +24,25 @@ _number = count()
 require_paths()
 
 
+@contextmanager
+def bytecode_kept() -> Generator[None]:
+    """Write bytecode of what is imported, whatever the environment says."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = kept
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the package to bytecode once: hundreds of children import it, and where bytecode is not written, each
-    would compile it again. No test of Hypothesis fails for the time that it takes."""
+    would compile it again. No test of Hypothesis fails for the time that it takes. pytest rewrites the assertions in
+    its package, as in each of a plugin: once, too."""
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(numba_kcache.__file__).parent, quiet=2)
     if find_spec("hypothesis") is not None:  # a lane may lack it
-        from hypothesis import HealthCheck, settings
+        with bytecode_kept():
+            from hypothesis import HealthCheck, settings
 
         settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("untimed")
@@ -51,16 +64,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the bytecode of the tests, whatever the environment says: to make it takes half of the collection. Walk none
-    of its objects for garbage, which takes a third of the rest; they are there until the end."""
-    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    """Keep the bytecode of the tests: to make it takes half of the collection. Walk none of its objects for garbage,
+    which takes a third of the rest; they are there until the end."""
     gc.disable()
     try:
-        return (yield)
+        with bytecode_kept():
+            return (yield)
     finally:
         gc.enable()
         gc.freeze()
-        sys.dont_write_bytecode = kept
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 Promise     Both ways read the same modules, which import `cuda` by the variable `PK_REAL`, and launch on the fake
             driver: a signature would need Numba. The PTX is held against a plain compile of `python_asks`.
-Method      No process imports Numba before its ask: `serve` runs in one that has none, `serve_real` and `plain` in
-            children of a process that imported it once.
+Method      No process imports Numba before its ask: `serve` runs in one that has none, but hidden, `serve_real` and
+            `plain` in children of a process that imported it once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from typing import Any
+
+from tests.support.hidden import hide
 
 from . import cpp_asks, python_asks
 from .cpp_asks import Answer, Call
@@ -32,13 +34,14 @@ class Memory:
 
 
 def warm() -> None:
-    """Import what a program without Numba has, so that forked processes need not."""
+    """Import what a program without Numba has, so that forked processes need not, and hide Numba, which some need."""
     import cuda.bindings.driver  # noqa: F401
     import numpy  # noqa: F401
 
     import numba_kcache.cuda  # noqa: F401
 
     sys.dont_write_bytecode, python_asks._state["cuda"] = True, "numba.cuda"
+    hide("numba.cuda")
     assert "numba" not in sys.modules
 
 

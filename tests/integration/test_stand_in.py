@@ -30,13 +30,15 @@ def said(
     program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, is_cold: bool = False, **env: str
 ) -> dict[str, Any]:
     """What a program says at its end. One that imports Numba itself is forked from a process that has done so, unless a
-    variable is given that an import reads; `is_cold` from one in which a stand-in has done so."""
+    variable is given that an import reads; `is_cold` from one in which a stand-in has done so; others from one that has
+    not imported Numba."""
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
-    if ("REAL" in env or is_cold) and not cwd and not (AT_IMPORT & env.keys()):
-        way = "first" if "REAL" in env else "stand-in"
-        text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"), way=way)
-    else:
-        text = run(["-c", program], env=surroundings, cwd=cwd).stdout
+    with contextlib.chdir(cwd or "."):
+        if AT_IMPORT & env.keys():
+            text = run(["-c", program], env=surroundings).stdout
+        else:
+            way = "first" if "REAL" in env else "stand-in" if is_cold else "fresh"
+            text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"), way=way)
     found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
 
@@ -256,7 +258,7 @@ kernel[1, 64](Memory())
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path), "OTHER": "1"}
 
     assert [(each["hits"], each["misses"]) for each in stored] == [(0, 1), (1, 0), (1, 0)]
-    assert run(["-c", program], env=env, check=False).returncode == 1
+    assert numba_server.run(["-c", program], env, way="fresh")[0] == 1
     assert numba_server.run(["-c", program], {**env, "REAL": "1"})[0] == 1
 
 
@@ -310,8 +312,9 @@ def test_linked_file_is_taken_from_the_working_directory(tmp_path: Path, kind: s
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "KIND": kind}
 
     with contextlib.chdir(work):
-        cold = json.loads(numba_server.output([str(program)], env, kind, way="stand-in"))
-    warm = json.loads(run(program, env=env, cwd=work).stdout)
+        cold, warm = (
+            json.loads(numba_server.output([str(program)], env, kind, way=way)) for way in ("stand-in", "fresh")
+        )
 
     assert [(each["hits"], each["misses"]) for each in (cold, warm)] == [(0, 1), (1, 0)]
 
@@ -354,11 +357,11 @@ sys.stdout.write(pickle.dumps(kernel, 0).hex() + " " + kernel.key(arch="sm_90", 
 def test_pickled_kernel_finds_a_stand_in_of_which_a_program_imported_names(tmp_path: Path) -> None:
     """Its process has not imported the stand-in otherwise; what it calls is a kernel of the stand-in too."""
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
-    sent, key = run(["-c", SENDS], env=env).stdout.split()
+    sent, key = numba_server.output(["-c", SENDS], env, way="fresh").split()
     receives = "import pickle, sys; kernel = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
     shows = "print(kernel.key(arch='sm_90', signature='void(float32[::1])'))"
 
-    assert run(["-c", receives + shows, sent], env=env).stdout.strip() == key
+    assert numba_server.output(["-c", receives + shows, sent], env, way="fresh").strip() == key
 
 
 def test_function_of_python_that_was_replaced_is_not_registered_in_place_of_another(tmp_path: Path) -> None:
@@ -437,7 +440,7 @@ def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path, fill: Fill) ->
 
     assert (found["hits"], found["loaded"], found["keys"]) == (1, [], stored["keys"])
     other = {**environment(build()), **tier, "NUMBA_KCACHE_DIR": str(tmp_path / "empty"), "SCALE": "7.0"}
-    assert "FrozenCacheError" in run(["-c", programs.COMMON], env=other, check=False).stderr
+    assert "FrozenCacheError" in numba_server.run(["-c", programs.COMMON], other, way="fresh")[1]
 
 
 @pytest.mark.parametrize("kind", ["numba", "mlir"])

@@ -10,7 +10,7 @@ import pytest
 from numba_kcache.frontends.numba.stand_in import HOMES
 from tests.support import device_functions, numba_server
 from tests.support import stand_in_programs as programs
-from tests.support.fake_driver import build, environment, needs_fake_driver, run
+from tests.support.fake_driver import build, environment, needs_fake_driver
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
@@ -25,10 +25,8 @@ HOST = {"math", "config", "cuda", "types", "HAS_NUMBA", "TWO_PI_FLOAT32", "TWO_P
 def answered(program: str, folder: Path, given: object, **env: str) -> tuple[dict[str, str], list[str]]:
     """What each kernel of a program gives, and the Numbas that are loaded at its end."""
     surroundings = {**environment(build()), "NUMBA_KCACHE_DIR": str(folder), **env}
-    if "REAL" in env:
-        told = numba_server.output(["-c", program], surroundings, env["KIND"], way="early", given=json.dumps(given))
-    else:
-        told = run(["-c", program], env=surroundings, given=json.dumps(given)).stdout
+    way = "early" if "REAL" in env else "fresh"
+    told = numba_server.output(["-c", program], surroundings, env["KIND"], way=way, given=json.dumps(given))
     found, loaded = json.loads(told.splitlines()[-1])
     return found, loaded
 

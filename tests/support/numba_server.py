@@ -8,7 +8,8 @@ Method      A server for each Numba, started on the fake driver, fills its regis
             and other addresses, has imported the Numba, and has filled no registry; one with `way="early"` is like it,
             with the hash seed of the first.
             Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba; one
-            (`of="cuda.compute"`) has imported cuda.compute alone.
+            (`of="cuda.compute"`) has imported cuda.compute alone. That of `way="fresh"` has the Numba hidden
+            (`hidden`): its children have imported none, and import one at once. Its hash seed is another one.
             All processes of a run of tests share the servers, by a socket; they end with that run.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
@@ -33,7 +34,7 @@ _SERVER = """
 import atexit, contextlib, gc, json, os, runpy, select, socket, sys, traceback, warnings
 warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
-is_filled = way not in ("early", "later")
+is_filled = way not in ("early", "later", "fresh")
 listener, run_ended = socket.socket(fileno=int(sys.argv[3])), os.pidfd_open(int(sys.argv[4]))
 if way == "stand-in" and of == "numba":
     from numba_kcache import cuda
@@ -41,7 +42,12 @@ if way == "stand-in" and of == "numba":
 elif way == "stand-in":
     from numba_kcache.mlir import cuda
     cuda.is_available
-if of == "cuda.compute":
+if way == "fresh":
+    from tests.support.hidden import hide
+    names = {"numba": ["numba.core.config", "numba.cuda.core.config", "numba.cuda"],
+             "mlir": ["numba_cuda_mlir.numba_cuda.core.config", "numba_cuda_mlir.cuda"]}[of]
+    configs = hide("cuda.bindings.driver", "cuda.pathfinder", "xxhash", "zstandard", *names)[4:-1]
+elif of == "cuda.compute":
     from cuda import compute
     configs = ()
 elif of == "numba":
@@ -134,7 +140,7 @@ def _connected(of: str, way: str) -> socket.socket:
                 listener.listen(64)
                 subprocess.Popen(
                     [sys.executable, "-c", _SERVER, of, way, str(listener.fileno()), str(run)],
-                    env={**environment(driver), "PYTHONHASHSEED": "2" if way == "later" else "1"},
+                    env={**environment(driver), "PYTHONHASHSEED": {"later": "2", "fresh": "3"}.get(way, "1")},
                     stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()],
                 )  # fmt: skip
             made.connect(str(address))

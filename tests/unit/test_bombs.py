@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def row_of(key: str, data: bytes) -> list[object]:
     return [key, len(data), sha256(data).hexdigest()]
 
 
+@cache
+def manifests() -> list[tuple[str, bytes]]:
+    """A hundred, each with a hundred thousand lists, in the order of their keys."""
+    value = {"variants": [{"closures": [[]] * 100_000, "key": KEY}]}
+    return [
+        (key, encode_entry(StoredEntry(key, value, {}), MANIFEST))
+        for key in sorted(key_of(each) for each in range(100))
+    ]
+
+
 BUNDLES: dict[str, Callable[[Path], Path]] = {
     "an index of lists": lambda path: bundle_of(path, many(31 * MIB), b""),
     "an index of wide text": lambda path: bundle_of(path, wide(31 * MIB), b""),
@@ -131,18 +142,12 @@ BUNDLES: dict[str, Callable[[Path], Path]] = {
         json.dumps(
             {
                 "entries": [],
-                "manifests": [row_of(key, MANIFESTS[key]) for key in sorted(MANIFESTS)],
+                "manifests": [row_of(key, data) for key, data in manifests()],
             },
             separators=(",", ":"),
         ).encode(),
-        b"".join(MANIFESTS[key] for key in sorted(MANIFESTS)),
+        b"".join(data for _, data in manifests()),
     ),
-}
-MANIFESTS = {
-    key_of(number): encode_entry(
-        StoredEntry(key_of(number), {"variants": [{"closures": [[]] * 100_000, "key": KEY}]}, {}), MANIFEST
-    )
-    for number in range(100)
 }
 
 
