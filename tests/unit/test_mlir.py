@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from numba_kcache.model import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
+from numba_cuda_mlir import types
+from numba_cuda_mlir.type_defs import aggregate_types
+
 from numba_kcache.frontends.numba import toolkit_dirs
+from numba_kcache.frontends.numba.definition import signature_component
 from numba_kcache.frontends.numba.fingerprint import Fingerprint, Refused, fingerprint
 from numba_kcache.frontends.numba.mlir import MLIR
 
@@ -95,3 +100,24 @@ def test_member_behind_an_attribute_counts() -> None:
 
     assert all(isinstance(each, Fingerprint) for each in found), found
     assert found[0].digest != found[1].digest == found[2].digest
+
+
+def struct_of(*fields: Any) -> Any:
+    return types.AggregateType("Struct", [*fields])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [struct_of, lambda *of: types.CPointer(struct_of(*of)), lambda *of: types.UnionType("U", [("s", struct_of(*of))])],
+    ids=["struct", "pointer to a struct", "union"],
+)
+def test_fields_of_a_struct_are_part_of_its_type(make: Callable[..., Any]) -> None:
+    """numba-cuda-mlir's text of it is its name alone."""
+    found = list[str]()
+    first, other = ("a", types.float64), ("b", types.float32)
+    for fields in ((first, other), (other, first), (first, ("b", types.float64)), (("a", types.uint32, 4),)):
+        found += [signature_component(MLIR, (make(*fields),)).digest for _ in range(2)]
+        for name in ("Struct", "U"):  # as in a new process: it would return the struct of before for its name
+            aggregate_types._map_be_type_names_to_fe_types.pop(name, None)
+
+    assert [len({*found[:end]}) for end in range(2, 9, 2)] == [1, 2, 3, 4]

@@ -819,30 +819,32 @@ class Flavour(Registries):
             Refused: It is a type of an extension.
             AlwaysRefused: It refers to an object of this process.
         """
-        types = sys.modules[f"{self.home}.types"]
         if not self.is_numba_type(kind):
             return extension(kind)
+        types, other = sys.modules[f"{self.home}.types"], partial(self.type_form, extension=extension)
+
+        def formed(value: Any) -> Plain:
+            return value_form(value, Trust(self.packages), other)
+
         bases = type(kind).__mro__  # not isinstance: see is_a
         if types.BaseTuple in bases:
-            members = [self.form_of_type(each, extension) for each in kind]
+            members = [*map(formed, kind)]
             if types.BaseNamedTuple in bases:
-                return "named tuple", self._class_form(kind.instance_class), members
+                return "named tuple", formed(kind.instance_class), members
             return "tuple", members
         if types.EnumMember in bases:
-            enumeration = self._class_form(kind.instance_class)
-            return "enum member", type(kind).__name__, enumeration, self.form_of_type(kind.dtype, extension)
+            enumeration = formed(kind.instance_class)
+            return "enum member", type(kind).__name__, enumeration, formed(kind.dtype)
         if types.Array in bases:
             flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
             more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
-            return "array", type(kind).__qualname__, *more, self.form_of_type(kind.dtype, extension), flags
+            return "array", type(kind).__qualname__, *more, formed(kind.dtype), flags
         text = repr(kind)
         if "<" in text or " at 0x" in text:
             raise AlwaysRefused(f"the type {text} refers to an object of this process")
-        inner = [self.form_of_type(each, extension) for each in vars(kind).values() if is_a(each, *self.types)]
-        return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *inner
-
-    def _class_form(self, kind: type) -> Plain:
-        return value_form(kind, Trust(self.packages), self.type_form)
+        # lists, since the text of numba-cuda-mlir's structs and unions does not show their fields
+        held = [each for each in vars(kind).values() if type(each) is list or is_a(each, *self.types)]
+        return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *map(formed, held)
 
 
 _OF_HOME = (
