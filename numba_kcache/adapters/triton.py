@@ -6,23 +6,20 @@ Promise     A group (the files of one Triton kernel: metadata, cubin, PTX, IR) i
             written to the store, a tier or a bundle: Triton keeps it in its own folder.
 Method      Triton compiles between `get_group` and `put_group` (turn). After a failed compile it drops the manager,
             whose finalizer ends the turn. Any failure of the cache is one event, and Triton compiles.
-            Triton reads files by path. These are copies in a private folder, which this process removes at its end.
+            Triton reads files by path: copies in its own folder, where PyTorch's launcher looks for the cubins, too.
 Not here    Triton's keys: they cover source, options, target, environment and Triton's own files.
 """
 
 from __future__ import annotations
 
-import atexit
 import base64
 import contextlib
 import functools
-import os
 import re
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..engine import process_session
@@ -51,7 +48,6 @@ class CacheManager:
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self.key = key
-        self._files: dict[str, str] | None = None  # None: not of a group
         self._contents: dict[str, bytes] = {}
         self._turn: Turn | None = None
 
@@ -60,19 +56,15 @@ class CacheManager:
         return self.get_file(filename) is not None
 
     def get_file(self, filename: str) -> str | None:
-        """Find a file of the group, or one that Triton put by itself on this machine; None if there is none."""
-        path = (self._files or {}).get(filename)
-        return path or _tritons_own(self.key).get_file(filename)
+        """Find a file in Triton's own folder; None if there is none."""
+        path: str | None = _tritons_own(self.key).get_file(filename)
+        return path
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Keep a file and return its path; it is stored only if it is in a group put later."""
-        if self._files is None:
-            path: str = _tritons_own(self.key).put(data, filename, binary=binary)
-            return path
+        """Keep a file in Triton's own folder and return its path; it is stored only if it is in a group put later."""
         content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else str(data).encode()
         self._contents[filename] = content
-        self._files |= _copied({filename: content})
-        return self._files[filename]
+        return self._written(filename, content)
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """Find a group by the name of its metadata: name and path of each file; None if it has to be compiled.
@@ -80,7 +72,6 @@ class CacheManager:
         Raises:
             FrozenCacheError: The group is not stored, and the mode is frozen.
         """
-        self._files = {}
         session, label = process_session(), f"triton:{filename.removesuffix('.json')}"
         components = {"compiler": "triton", "key": self.key, "group": filename}
         with without_trouble(session, "look for", label):
@@ -88,8 +79,7 @@ class CacheManager:
             name = threading.get_ident(), self.key, filename
             found = find_or_begin(session, components, label, mismatch, name, sys._getframe(1))
             if isinstance(found, Built):
-                self._files = _copied(found.payloads)
-                return self._files
+                return {name: self._written(name, content) for name, content in found.payloads.items()}
             self._turn = found
         return None
 
@@ -105,33 +95,20 @@ class CacheManager:
             turn.finish(None if why else payloads)
         return group.get(filename, "")
 
+    def _written(self, name: str, content: bytes) -> str:
+        """The path of a file in Triton's own folder, which is written unless it is there with this content."""
+        own = _tritons_own(self.key)
+        path: str = own.get_file(name) or ""
+        with contextlib.suppress(OSError):
+            if path and Path(path).read_bytes() == content:
+                return path
+        return str(own.put(content, name))
+
 
 def _tritons_own(key: str, **options: bool) -> Any:
     from triton.runtime.cache import FileCacheManager
 
     return FileCacheManager(key, **options)
-
-
-def _copied(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Copy files into a new folder; return the path of each by its name."""
-    folder, paths = tempfile.mkdtemp(dir=_copies(os.getpid())), {}
-    for name, content in files.items():
-        paths[name] = os.path.join(folder, name)
-        with open(paths[name], "xb") as file:
-            file.write(content)
-    return paths
-
-
-@functools.cache
-def _copies(process: int) -> str:
-    folder = tempfile.mkdtemp(prefix="numba_kcache-triton-")
-    atexit.register(_remove, process, folder)
-    return folder
-
-
-def _remove(process: int, folder: str) -> None:
-    if os.getpid() == process:  # not in a forked child
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_host_code(name: str, data: bytes) -> bool:

@@ -47,8 +47,12 @@ assert not any([os.wait()[1] for _ in range(6)])
 
 TRITON = (
     """
-import hashlib, json
+import hashlib, json, os
 from numba_kcache.adapters.triton import CacheManager
+from tests.support import fake_triton
+
+fake_triton.add()
+os.environ["TRITON_CACHE_DIR"] = os.path.dirname(sys.argv[1])
 
 key = hashlib.sha256(b"a kernel").hexdigest()
 metadata = {"hash": key, "name": "k", "target": {"backend": "cuda", "arch": 90}}
