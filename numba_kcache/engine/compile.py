@@ -22,7 +22,8 @@ from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, Resolution, re
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
-from ..store import MAX_TEXT_BYTES, StoredEntry, row_of
+from ..store import MANIFEST, MAX_TEXT_BYTES, StoredEntry, row_of
+from ..store.encoding import encode_manifest, merge
 
 if TYPE_CHECKING:
     from . import Lookup, Request, Session
@@ -116,7 +117,8 @@ def publish(
         return
     subject, everything = request.subject, (*components, *headers.components)
     code_name = BUILT if artifact.kind == BUILT else "cubin"
-    payloads = {code_name: artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
+    of_kernel = history.history_name(subject)
+    payloads = {code_name: artifact.cubin, **artifact.extras, **history.payloads_of(subject, of_kernel, everything)}
     payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # long texts are cut
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))
@@ -127,7 +129,8 @@ def publish(
         family = family_of(components)
         row = row_of(key, artifact.target.name, derive(components))
         cache.store.add_rows(family, {**row, **headers.row})
-        history.append(cache.local, subject, row, family)
+        rows = merge(cache.local.get_manifest(of_kernel), {**row, "family": family}, most=history.MOST_RECORDS)
+        cache.local.put_encoded(of_kernel, encode_manifest(of_kernel, rows), MANIFEST)
 
 
 def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:

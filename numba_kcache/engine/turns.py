@@ -39,12 +39,13 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
     """
     looks = session.looks
     key, may_wait = derive(components), not getattr(_ahead, "is_it", False)
-    others = _others_resolved(session, request.target) if may_wait and looks and not is_reentered() else iter(())
-    while session.local.locks.is_taken(key) and next(others, False):
+    others = _others_resolved(session, request.target) if may_wait and looks else iter(())
+    while session.local.locks.is_taken(key) and not is_reentered() and next(others, False):
         pass
     with session.local.building(key, None if may_wait else 0.0) as turn, ExitStack() as stack:
         found = None
-        if looks and (turn.found is not None or turn.waited_s > 0):
+        may_be_new = turn.found is not None or turn.waited_s > 0 or request.headers or key in session.memory
+        if looks and may_be_new:  # without headers the turn has looked under this key
             found = session.first(session.candidates(request.alone, (None,)), "waited")  # None: the local store
         waited_s = turn.waited_s
         if found is None:

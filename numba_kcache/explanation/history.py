@@ -1,7 +1,7 @@
 """The history of each kernel: the entries stored for it, kept to explain a later miss.
 
 Promise     Records are only reported, never used to find code: a record that is lost, damaged or forged can only make
-            an explanation worse. Only `append` changes the store.
+            an explanation worse. Nothing here changes the store.
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
             program has one history whether it is run as a script, with `-m`, by a process pool or imported by
             `numba-kcache explain`. A module of a package has the same history in every checkout. A history holds the
@@ -63,7 +63,7 @@ LOOKED_AT = 8
 NEVER_STORED = Reason(ReasonKind.NEVER_STORED)
 NEVER_STORED_TEXT = "nothing of this kernel was stored here before"
 
-_RECORDS = 16
+MOST_RECORDS = 16
 """Most entries in a history: each miss reads it, and each new entry rewrites it."""
 
 
@@ -127,11 +127,11 @@ def _packages_of(file: str) -> list[str]:
     return packages
 
 
-def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, bytes]:
+def payloads_of(subject: Subject, history: str, components: Sequence[Component]) -> dict[str, bytes]:
     """Make the payloads that explain an entry: `report`, and `source` if that is not too large."""
     report = {
         "kernel": subject.label,
-        "history": history_name(subject),
+        "history": history,
         "python": sys.implementation.cache_tag,
         "created_s": time.time(),
         "kinds": subject.kinds,
@@ -142,11 +142,6 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
     source = json.dumps(texts).encode()
     kept = {"source": source} if texts and len(source) <= SOURCE_LIMIT_BYTES else {}
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
-
-
-def append(store: DiskStore, subject: Subject, row: Mapping[str, Any], family: str) -> None:
-    """Add an entry that was just stored, by its row in its family's manifest, to its kernel's history."""
-    store.add_rows(history_name(subject), {**row, "family": family}, most=_RECORDS)
 
 
 def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:

@@ -1288,7 +1288,7 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
     is_configured = cache.settings.directory is not None and cache.stores
     if not is_configured or not cache.local.directory:
         return
-    if key and cache.local.peeking.get(key):
+    if key and cache.local.get_encoded(key):
         return
     if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
         return

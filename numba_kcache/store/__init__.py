@@ -433,11 +433,6 @@ def remove_folder_in(folder: int, name: str) -> None:
     shutil.rmtree(name, dir_fd=folder)
 
 
-def touch_in(folder: int, name: str) -> None:
-    """Set the time of a file to now."""
-    os.utime(name, dir_fd=folder, follow_symlinks=False)
-
-
 def is_writable(folder: int) -> bool:
     """Check whether the user may make files in a folder."""
     return os.access(".", os.W_OK | os.X_OK, dir_fd=folder)

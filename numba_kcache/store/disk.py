@@ -43,7 +43,6 @@ from . import (
     HEADERS,
     MANIFEST,
     MAX_MANIFEST_BYTES,
-    MAX_ROWS,
     RECORD,
     DamagedEntry,
     FoundFile,
@@ -343,10 +342,9 @@ class DiskStore:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
         return self.is_written() and self.writer.put(kind, require_key(key), data)
 
-    def add_rows(self, family: str, *rows: StoredRow, most: int = MAX_ROWS) -> bool:
-        """Put `rows`, each with a `"key"`, before those of `family`, the last one first; `most` are kept. Returns
-        True if stored."""
-        return self.is_written() and self.writer.add_rows(require_key(family), rows, most)
+    def add_rows(self, family: str, *rows: StoredRow) -> bool:
+        """Put `rows`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
+        return self.is_written() and self.writer.add_rows(require_key(family), rows)
 
     def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
         """Take the turn to build `key`, or wait until another has built it.

@@ -17,19 +17,7 @@ from contextlib import contextmanager, suppress
 
 from ..errors import why_of
 from ..keys import sha256
-from . import (
-    FOLDER,
-    NOCTTY,
-    NONBLOCK,
-    Tree,
-    identity_of,
-    is_writable,
-    make_folder_in,
-    open_in,
-    stat_in,
-    touch_in,
-    unlink_in,
-)
+from . import FOLDER, NOCTTY, NONBLOCK, Tree, is_writable, make_folder_in, open_in, stat_in, unlink_in
 
 LOCKS, QUARANTINE = "locks", "quarantine"
 
@@ -61,8 +49,14 @@ class Folder:
         Raises:
             OSError: The file cannot be opened, is not regular, or has a second hard link.
         """
-        with (made if make else Tree.opened)(self.tree, *self._names) as folder:
-            fd = open_in(folder, name, flags | NONBLOCK | NOCTTY, file_mode(self.tree))
+        try:
+            folder = self.tree.base(*self._names)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with made(self.tree, *self._names):
+                folder = self.tree.base(*self._names)
+        fd = open_in(folder, name, flags | NONBLOCK | NOCTTY, file_mode(self.tree))
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -89,21 +83,6 @@ class Folder:
             OSError: There is no such file.
         """
         return stat_in(self.tree.base(*self._names), name)
-
-    def touch(self, name: str, identity: tuple[int, int] | None) -> None:
-        """Set the time of the file with this name to now.
-
-        Args:
-            name: Its name.
-            identity: Its device and inode.
-
-        Raises:
-            OSError: There is no such file.
-        """
-        folder = self.tree.base(*self._names)
-        if identity_of(stat_in(folder, name)) != identity:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        touch_in(folder, name)
 
     def unlink(self, name: str, only: os.stat_result | None = None) -> bool:
         """Remove a regular file. Returns True if it was there and is gone.
@@ -160,11 +139,9 @@ def make_folder(tree: Tree, names: Sequence[str]) -> int:
     Raises:
         OSError: The folder cannot be made, or is not trusted.
     """
-    if len(names) > 1:
-        with made(tree, *names[:-1]) as above:
-            return _made(tree, above, names[-1])
     with suppress(FileNotFoundError):
-        return os.dup(tree.base(*names))
+        above = tree.base(*names[:1])
+        return _made(tree, above, names[1]) if names[1:] else os.dup(above)
     tree.forget()  # it may have been removed while open: not all filesystems report that, but it has no folders
     at = _made_root(tree)
     for name in (*tree.names, *names):
@@ -187,8 +164,9 @@ def _made(tree: Tree, above: int, name: str) -> int:
                 os.fsync(above)
         fd = open_in(above, name, FOLDER)
     try:
-        give_rights(tree, fd, os.fstat(fd))
-        tree.require_trusted(os.fstat(fd), name)
+        if not tree.is_private:
+            give_rights(tree, fd, os.fstat(fd))
+            tree.require_trusted(os.fstat(fd), name)
     except BaseException:
         os.close(fd)
         raise

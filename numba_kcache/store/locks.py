@@ -2,7 +2,7 @@
 
 Promise     At most one thread of a node holds the turn (the lock) of a key. A waiter whose time runs out, or whose
             predecessor failed, builds without the turn. A turn ends when its owner ends, even if it is killed. If the
-            owner's process is stopped, one waiter takes the turn over after `SILENT_S`, which a process spends once in
+            owner's process is stopped, one waiter takes the turn over after `STOPPED_S`, which a process spends once in
             its life, and the others wait for that waiter; an owner that runs is not replaced, however long it builds.
             The time that a process waits in vain is bounded over its whole life. No thread waits for another key, nor
             while it holds the turn of one. Correctness does not depend on turns: at worst a kernel is compiled twice.
@@ -10,18 +10,16 @@ Promise     At most one thread of a node holds the turn (the lock) of a key. A w
 Method      A mark per key within the process (waiting), flock on a file per key between processes. flock belongs to an
             open file and ends with it. It takes 3 us; creating and removing a lock file takes 20 us, and the filelock
             package 174 us. The owner removes the file before it unlocks; a process that locks a removed file starts
-            over. An owner that fails leaves a byte in the file; its waiters then build at once, so that 256 ranks do
-            not fail one after the other. A thread of the builder sets the file's time each second, which it cannot do
-            while the process is stopped. A waiter sees a sign of life in each new time, whatever the clocks say. Only a
-            process that has met a silent builder before compares the file's time with the clock, so as not to wait
-            for the next one.
+            over. An owner that fails leaves a mark in the file; its waiters then build at once, so that 256 ranks do
+            not fail one after the other. A builder writes its process into the file; a waiter asks the system whether
+            that is stopped. A process that cannot be seen, as in another container, counts as running. One that is not
+            named, as of a stranger's lock, counts as stopped.
 Not here    The search for the built entry: a waiter calls `look` at each step.
 Source      flock(2): a forked child inherits a lock, so it closes the lock files that its parent holds.
 """
 
 from __future__ import annotations
 
-import _thread
 import errno
 import math
 import os
@@ -42,10 +40,9 @@ if TYPE_CHECKING:  # locks among threads alone need no folder
 
 Result = TypeVar("Result")
 
-SILENT_S = 5.0
-"""Time, in seconds, after which a builder that gave no sign of life is replaced."""
+STOPPED_S = 5.0
+"""Time, in seconds, after which a builder that is stopped is replaced."""
 
-BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
@@ -68,6 +65,14 @@ class Turn(NamedTuple, Generic[Result]):
     has_turn: bool
 
 
+_FAILED = b"its owner failed"  # longer than the number of any process
+
+
+def _has_failed(status: os.stat_result) -> bool:
+    """Check by the stat of a lock file whether its owner has failed."""
+    return status.st_size == len(_FAILED) and not status.st_nlink
+
+
 class LockFile:
     """A file of a folder, and the open descriptor by which this process locks it.
 
@@ -77,7 +82,6 @@ class LockFile:
 
     _fd = -1
     _identity: tuple[int, int] | None = None
-    _ended: threading.Event | None = None
 
     def __init__(self, folder: Folder, name: str) -> None:
         self.folder, self.name = folder, name
@@ -116,20 +120,24 @@ class LockFile:
     def write(self, data: bytes) -> None:
         """Replace the content of the open file."""
         self.status()
-        os.ftruncate(self._fd, 0)
-        os.write(self._fd, data)
+        os.ftruncate(self._fd, len(data))
+        os.pwrite(self._fd, data, 0)
 
     def remove(self) -> None:
         """Remove the file from its folder, unless another one has its name: another process may have taken over."""
         with suppress(FileNotFoundError):
             self.folder.unlink(self.name, only=self.status())
 
-    def beat(self) -> None:
-        """Set the file's time each second, from a thread, until this object is closed or the file is removed."""
-        self._ended = threading.Event()
-        work = (self.folder, self.name, self._identity, self._ended)
-        with suppress(RuntimeError):  # no more threads can be started: another process may build the key a second time
-            _thread.start_new_thread(_beat, work)  # `Thread.start` would wait until the thread runs
+    def is_stopped(self) -> bool:
+        """Check whether the process that the open file names is stopped; a file that names none counts as stopped."""
+        process = os.pread(self._fd, 20, 0)
+        if not process.isdigit():
+            return True
+        try:
+            with open(b"/proc/%b/stat" % process, "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")  # the name before it may be anything
+        except OSError:
+            return False
 
     def close(self, *, unlocks: bool = True) -> None:
         """Unlock and close the file; in a forked child, whose parent has the lock, without unlocking."""
@@ -142,18 +150,10 @@ class LockFile:
         except OSError:  # it was closed by the program
             pass
         self._fd = -1
-        if self._ended is not None and unlocks:  # a child has no such thread, and another thread may have locked this
-            self._ended.set()
 
     def __del__(self) -> None:  # CPython drops an exception that a signal handler raises here: do little
         if self._fd >= 0:
             self.close()
-
-
-def _beat(folder: Folder, name: str, identity: tuple[int, int] | None, ended: threading.Event) -> None:
-    with suppress(OSError):  # the file was removed: the turn is over, or another process has it
-        while not ended.wait(BEAT_S):
-            folder.touch(name, identity)
 
 
 class KeyLocks:
@@ -173,7 +173,7 @@ class KeyLocks:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self.folder, self.clock, self.pause = folder, clock, pause or time.sleep
-        self.waited_in_vain_s, self.has_met_silence = 0.0, False
+        self.waited_in_vain_s, self.has_met_stopped = 0.0, False
         self.turns: waiting.Turns = {}
         self.held: weakref.WeakSet[LockFile] = weakref.WeakSet()
         renewed_in_children.add(self)
@@ -209,7 +209,7 @@ class KeyLocks:
             name: A file name: the key.
             look: Returns the entry that is waited for, or None. Called after every wait, the last one included.
             wait_s: Longest wait for other processes; after it the caller builds without the turn. 0: wait for nobody.
-            builds: The turn may last long: its owner shows signs of life, and waiters watch for them.
+            builds: The turn may last long: waiters replace an owner that is stopped.
             has_keys: A thread with this turn may wait for keys: it is not the turn of one.
         """
         return KeyTurn(self, name, look, wait_s, builds=builds, is_key=builds and not has_keys)
@@ -236,6 +236,7 @@ class KeyTurn(Generic[Result]):
         self._builds, self._is_key = builds, is_key
         self._mark: waiting.Turn | None = None
         self._file: LockFile | None = None
+        self._has_waited = False
 
     def __enter__(self) -> Turn[Result]:
         try:
@@ -251,27 +252,24 @@ class KeyTurn(Generic[Result]):
         locks, me = self._locks, threading.get_ident()
         start_s, builds = locks.clock(), _building.get(me)
         is_building = self._is_key and builds is not None and builds() is not None
-        # the other one may wait for a turn of this thread, or for what this thread has interrupted
-        most_s = 0.0 if is_building or waiting.is_reentered() else self._wait_s
+        most_s = 0.0 if is_building else self._wait_s  # the other one may wait for a turn of this thread
         self._mark = waiting.Turn(locks.turns, self._name, wait_s=math.inf if self._builds and most_s else most_s)
         mark = self._mark.__enter__()
         found = self._look() if mark.waited_s or not mark.is_mine else None
         if found is None and mark.is_mine:
             deadline_s = locks.clock() + most_s - locks.waited_in_vain_s
             found = self._look() if locks.folder is None else self._take_file(deadline_s)
-        waited_s = locks.clock() - start_s
+        waited_s = locks.clock() - start_s if mark.waited_s or self._has_waited else 0.0
         if found is None and (self._builds or self._file is None):
             locks.waited_in_vain_s += waited_s - mark.waited_s
-        if self._builds and found is None:
-            if self._is_key and not is_building:
-                _building[me] = weakref.ref(self)
-            if self._file is not None:
-                self._file.beat()
+        if found is None and self._is_key and not is_building:
+            _building[me] = weakref.ref(self)
         return Turn(found, waited_s, self._file is not None or (mark.is_mine and locks.folder is None))
 
     def _take_file(self, deadline_s: float) -> Result | None:
         """Take the lock among processes into `_file`, unless `_look` finds the entry, which is returned."""
-        locks, pause_s, beat_ns, heard_s = self._locks, _FIRST_PAUSE_S, -1, 0.0
+        locks, pause_s = self._locks, _FIRST_PAUSE_S
+        ran_s = locks.clock()
         assert locks.folder is not None
         file = LockFile(locks.folder, self._name)
         locks.held.add(file)
@@ -280,28 +278,32 @@ class KeyTurn(Generic[Result]):
                 file.open(make=True)
                 if file.try_lock():
                     found, status = self._look(), file.status()
-                    if found is not None or (status.st_size and not status.st_nlink):
+                    if found is not None or _has_failed(status):
                         file.remove()  # built; or the owner that this waited for has failed
                         return found
                     if status.st_nlink:
-                        file.write(b"")  # erase the mark of an owner that was killed before it removed the file
+                        if self._builds or status.st_size:  # of an owner that was killed before it removed the file
+                            file.write(b"%d" % os.getpid())
                         self._file = file
                         return None
-                    now_s = locks.clock()
+                    self._has_waited, now_s = True, locks.clock()
                     is_over = now_s >= deadline_s  # others removed each file, or links are not counted
                     file.close()
                 else:
+                    self._has_waited = True
                     found, status, now_s = self._look(), file.status(), locks.clock()
-                    if status.st_mtime_ns != beat_ns:
-                        beat_ns, heard_s = status.st_mtime_ns, now_s
-                    has_failed = bool(status.st_size) and not status.st_nlink
-                    is_over = found is not None or has_failed or now_s >= deadline_s
-                    if not is_over and self._builds and self._is_silent(now_s - heard_s, beat_ns):
-                        file.remove()
-                        status = file.status()
+                    is_over = found is not None or _has_failed(status) or now_s >= deadline_s
+                    is_over = is_over or waiting.is_reentered()  # it may wait for what this thread has interrupted
+                    if not is_over and self._builds and status.st_nlink:
+                        if not file.is_stopped():
+                            ran_s = now_s
+                        elif locks.has_met_stopped or now_s - ran_s >= STOPPED_S:
+                            locks.has_met_stopped = True
+                            file.remove()
+                            status = file.status()
                     if not is_over and not status.st_nlink:  # the turn now belongs to another file of this name
                         file.close()
-                        beat_ns = -1
+                        ran_s = now_s
                         continue
                 if is_over:
                     return found
@@ -313,21 +315,13 @@ class KeyTurn(Generic[Result]):
             if file is not self._file:
                 file.close()
 
-    def _is_silent(self, seconds: float, beat_ns: int) -> bool:
-        """Check whether the owner gave no sign of life for too long; its last one was `seconds` ago, or earlier."""
-        locks = self._locks
-        if locks.has_met_silence:
-            return time.time() - beat_ns / 1e9 >= SILENT_S
-        locks.has_met_silence = seconds >= SILENT_S
-        return locks.has_met_silence
-
     def _end(self, *, has_failed: bool) -> None:
         """End the turn; if an exception interrupts this, the rest is done with the last reference to this object."""
         file, mark = self._file, self._mark
         if file is not None:
             with suppress(OSError):
                 if has_failed:
-                    file.write(b"!")
+                    file.write(_FAILED)
                 file.remove()
             file.close()
             self._file = None

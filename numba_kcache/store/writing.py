@@ -114,17 +114,17 @@ class Writer:
         if not self._tree.is_network():
             self.limits.start_if_due(self._tree.scan(kind, key[:2], folder))
 
-    def add_rows(self, family: str, rows: Sequence[StoredRow], most: int) -> bool:
+    def add_rows(self, family: str, rows: Sequence[StoredRow]) -> bool:
         """Put `rows` before those of `family`, the last one first. Returns True if they were stored."""
-        return self._is_done(lambda: self._add(family, rows, most))
+        return self._is_done(lambda: self._add(family, rows))
 
-    def _add(self, family: str, rows: Sequence[StoredRow], most: int) -> None:
+    def _add(self, family: str, rows: Sequence[StoredRow]) -> None:
         store = self._store
         turn: Turn[object]
         with self.locks.turn(family, lambda: None, MANIFEST_WAIT_S) as turn:
             tell_wait(store.emit, "another process that changes the same manifest", turn.waited_s)
             before = store.get_manifest(family)
-            after = merge(before, *rows, most=most)
+            after = merge(before, *rows)
             if after != before:
                 self._write(MANIFEST, family, encode_manifest(family, after))
 

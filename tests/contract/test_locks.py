@@ -54,8 +54,6 @@ COVERED = {
     "headers/observer.py local": "of each thread its own, like the recording",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
-    "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
-    "store/locks.py start_new_thread": "gives the parent's signs of life",
     "frontends/numba/fingerprint.py cached_property": "of an object that one call makes and no other thread sees",
     "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",

@@ -39,7 +39,7 @@ print(cache.info("process").compiles)
 
 @pytest.mark.parametrize("role", ["killed", "stopped"])
 def test_builder_that_is_killed_or_stopped_is_replaced_by_one_rank(tmp_path: Path, role: str) -> None:
-    """Eight ranks miss the kernel that a ninth was compiling: one of them compiles it, within `SILENT_S` and a bit."""
+    """Eight ranks miss the kernel that a ninth was compiling: one of them compiles it, within `STOPPED_S` and a bit."""
     os.mkfifo(tmp_path / "held")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", RANK, tmp_path / "cache"]

@@ -67,7 +67,6 @@ WAITS = {
     "store/disk.py self.locks.turn": BUILD,
     "store/eviction.py thread.join": f"{PASS}_of_this_process",
     "store/eviction.py lock.try_lock": f"{PASS}_of_another_process",
-    "store/locks.py ended.wait": "tests/unit/test_store_locks.py::test_builder_gives_signs_of_life_while_it_builds",
     "store/locks.py locks.pause": BUILD,
     "store/locks.py file.try_lock": BUILD,
     "store/locks.py try_flock": BUILD,
@@ -198,9 +197,9 @@ def entered(root: Path, name: str, **options: bool) -> object:
 
 @pytest.mark.parametrize("state", STATES)
 def test_build_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """A killed builder is replaced at once, a stopped one after `SILENT_S`, a slow one not; another key does not
+    """A killed builder is replaced at once, a stopped one after `STOPPED_S`, a slow one not; another key does not
     wait."""
-    monkeypatch.setattr(locks, "SILENT_S", 2.5)
+    monkeypatch.setattr(locks, "STOPPED_S", 2.5)
     wait_s = 4.0
     with holder(state, lambda: entered(tmp_path, key_of(1))):
         store = open_store(tmp_path, build_wait_s=wait_s)
@@ -293,7 +292,7 @@ def test_load_of_another_thread(monkeypatch: pytest.MonkeyPatch, state: str) -> 
 @pytest.mark.parametrize("state", STATES)
 def test_warm_up_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     """A warm-up waits for another one as for a builder, and then goes on."""
-    monkeypatch.setattr(locks, "SILENT_S", 1.5)
+    monkeypatch.setattr(locks, "STOPPED_S", 1.5)
     cache = KernelCache(tmp_path, build_wait_s=2.0, durability="none")
     heard: list[str] = []
     cache.subscribe(lambda event: heard.append(str(event.fields.get("what", ""))))
