@@ -40,7 +40,7 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
     looks = session.looks
     key, may_wait = derive(components), not getattr(_ahead, "is_it", False)
     others = _others_resolved(session, request.target) if may_wait and looks else iter(())
-    while session.local.locks.is_taken(key) and not is_reentered() and next(others, False):
+    while session.declared and session.local.locks.is_taken(key) and not is_reentered() and next(others, False):
         pass
     with session.local.building(key, None if may_wait else 0.0) as turn, ExitStack() as stack:
         found = None

@@ -12,6 +12,7 @@ Not here    Which entry is nearest, and the differences from it (nearest, diff).
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -117,13 +118,14 @@ def history_name(subject: Subject) -> str:
     return derive([component("history", [home, subject.name, wanted])])
 
 
-def _packages_of(file: str) -> list[str]:
+@functools.lru_cache(maxsize=256)
+def _packages_of(file: str) -> tuple[str, ...]:
     """List the packages that a file is in, the outermost first."""
-    packages: list[str] = []
+    packages: tuple[str, ...] = ()
     folder = os.path.dirname(file)
     while os.path.basename(folder) and os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, name = os.path.split(folder)
-        packages.insert(0, name)
+        packages = name, *packages
     return packages
 
 

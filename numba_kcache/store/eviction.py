@@ -104,11 +104,8 @@ class Limits:
 
     def start_if_due(self, files: list[FoundFile]) -> None:
         """Start a pass if the files of a folder are more than its share of a limit, or none ran for a day."""
-        is_full = choose(
-            files,
-            max_size_bytes=self._store.settings.max_size_bytes / _SHARDS,
-            max_entries=self._store.settings.max_entries / _SHARDS,
-        )
+        limits, size_bytes = self._store.settings, sum(file.size_bytes for file in files)
+        is_full = len(files) * _SHARDS > limits.max_entries or size_bytes * _SHARDS > limits.max_size_bytes
         try:
             if is_full or is_due(self._tree, self._store.clock()):
                 self.start()

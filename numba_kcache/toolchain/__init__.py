@@ -121,7 +121,8 @@ class Toolchain:
             record = self._remembered(is_checked=True)
             names = (*libraries, *distributions)
             rows = [record.files.get(name) for name in names]
-            found = file_identities([row[0] if row else None for row in rows])
+            paths = [row[0] if row and name not in called else None for name, row in zip(names, rows, strict=True)]
+            found = file_identities(paths)
             identified: dict[str, str | None] = {}
             for name, row, identity in zip(names, rows, found, strict=True):
                 if not row or row[2:] != identity or name in called:
