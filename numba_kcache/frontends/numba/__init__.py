@@ -821,20 +821,15 @@ class Flavour(Registries):
         """
         if not self.is_numba_type(kind):
             return extension(kind)
-        types, other = sys.modules[f"{self.home}.types"], partial(self.type_form, extension=extension)
-
-        def formed(value: Any) -> Plain:
-            return value_form(value, Trust(self.packages), other)
-
+        types, formed = sys.modules[f"{self.home}.types"], partial(self.form_of_type, extension=extension)
         bases = type(kind).__mro__  # not isinstance: see is_a
         if types.BaseTuple in bases:
             members = [*map(formed, kind)]
             if types.BaseNamedTuple in bases:
-                return "named tuple", formed(kind.instance_class), members
+                return "named tuple", self._value_form(kind.instance_class), members
             return "tuple", members
         if types.EnumMember in bases:
-            enumeration = formed(kind.instance_class)
-            return "enum member", type(kind).__name__, enumeration, formed(kind.dtype)
+            return "enum member", type(kind).__name__, self._value_form(kind.instance_class), formed(kind.dtype)
         if types.Array in bases:
             flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
             more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
@@ -842,9 +837,13 @@ class Flavour(Registries):
         text = repr(kind)
         if "<" in text or " at 0x" in text:
             raise AlwaysRefused(f"the type {text} refers to an object of this process")
-        # lists, since the text of numba-cuda-mlir's structs and unions does not show their fields
-        held = [each for each in vars(kind).values() if type(each) is list or is_a(each, *self.types)]
-        return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *map(formed, held)
+        inner = [formed(each) for each in vars(kind).values() if is_a(each, *self.types)]
+        # the text of numba-cuda-mlir's structs and unions does not show their fields, which are lists
+        fields = [self._value_form(each) for each in vars(kind).values() if type(each) is list]
+        return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *inner, *fields
+
+    def _value_form(self, value: Any) -> Plain:
+        return value_form(value, Trust(self.packages), self.type_form)
 
 
 _OF_HOME = (
