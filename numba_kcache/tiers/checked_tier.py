@@ -202,9 +202,8 @@ class CheckedTier:
         from .lease import Elections
 
         if self._elections is None:
-            counts = lambda: (self._hits(), self._counts[self._counter("errors")])  # noqa: E731
             tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
-            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)
+            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, self._hits)
         hits = self._hits()
         with self._elections.elected(key, waits=waits) as election:
             yield election

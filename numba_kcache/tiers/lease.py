@@ -5,9 +5,11 @@ Promise     While the server answers, one node builds and the others wait for it
             `wait_s` of the tier to waits that end without the entry, over its whole life and whatever the server
             answers; waits that end with the entry do not count. Correctness does not depend on leases: at worst a
             kernel is compiled twice.
-Method      `SET NX PX` of the process's token, which a thread renews each second while the build lasts. When the result
-            has been uploaded, the holder replaces it by "done" for a while, or by "failed", so that the others neither
-            take the lease nor fail one after the other. They poll, with growing, randomised pauses.
+Method      `SET NX PX` of the process's token, whose time a thread renews each second while the build lasts. When the
+            build has ended, and its result has been uploaded, the holder replaces it by "over" for a while, so that the
+            others neither take the lease nor fail one after the other: each looks once more, and builds what is not
+            there. They poll, with growing, randomised pauses. A holder whose lease has expired meanwhile does the same
+            to the lease of its successor, which at worst is a second build.
 Not here    The turn among the processes of a node (store.locks): only its holder comes here.
 """
 
@@ -26,9 +28,9 @@ from ..model import NamedTuple
 LEASE_S = 4.0
 WAIT_S = 5.0
 BEAT_S = 1.0
-_DONE, _FAILED = "done", "failed"
+_OVER = "over"
 _KEPT_S = 5.0
-"""Time for which the server keeps the outcome of a build, in seconds."""
+"""Time for which the server keeps the end of a build, in seconds."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
@@ -57,11 +59,11 @@ class Elections:
     """The leases of one tier, and the time that this process may still wait for other nodes in vain.
 
     Args:
-        tier: The tier with leases: its `claim`, `value_of` and `replace`.
+        tier: The tier with leases: its `claim`, `value_of`, `renew` and `release`.
         ask: Runs an operation of the tier.
         tell: Runs an operation for whose result no launch waits.
         afterwards: Queues work behind all uploads so far; returns whether it was accepted.
-        counts: Returns the number of hits and of failures of the tier so far.
+        hits: Returns the number of hits of the tier so far.
         clock: Seconds of a clock that is never set.
         pause: Waits for so many seconds.
     """
@@ -71,13 +73,13 @@ class Elections:
         tier: Any,
         ask: Ask,
         tell: Ask,
-        afterwards: Callable[[Callable[[], None]], bool],
-        counts: Callable[[], tuple[int, int]],
+        afterwards: Callable[[Callable[[], object]], bool],
+        hits: Callable[[], int],
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._tier, self._ask, self._tell, self._afterwards, self._counts = tier, ask, tell, afterwards, counts
+        self._tier, self._ask, self._tell, self._afterwards, self._hits = tier, ask, tell, afterwards, hits
         self._clock, self._pause, self._left_s = clock, pause, tier.wait_s
         self._token = os.urandom(8).hex()
 
@@ -92,7 +94,7 @@ class Elections:
         # of the process: what an interrupted election has left is its own
         token, pause_s, waited_s = f"{self._token}.{os.getpid()}", _FIRST_PAUSE_S, 0.0
         value = self._claim(key, token)
-        while value not in (None, token, _DONE, _FAILED) and self._left_s > 0:
+        while value not in (None, token, _OVER) and self._left_s > 0:
             if not waits:
                 yield Election(0.0, looks=False, is_lost=True)
                 return
@@ -102,27 +104,21 @@ class Elections:
             paused_s = self._clock() - start_s
             waited_s, self._left_s = waited_s + paused_s, self._left_s - paused_s
             value = self._ask(lambda: self._tier.value_of(key)) or self._claim(key, token)
-        (hits, errors), process, is_built = self._counts(), os.getpid(), False
-        end = self._renewing(key, token) if value == token else None
+        hits, process = self._hits(), os.getpid()
+        end = self._renewing(key) if value == token else None
         try:
-            yield Election(waited_s, looks=value in (token, _DONE) or waited_s > 0)
-            is_built = True
+            yield Election(waited_s, looks=value is not None)
         finally:
-            if self._counts()[0] > hits:
+            if self._hits() > hits:
                 self._left_s += waited_s
-
-            def release() -> None:
-                outcome = _DONE if is_built and self._counts()[1] == errors else _FAILED
-                self._tell(lambda: self._tier.replace(key, token, outcome, _KEPT_S))
-
             if end is not None and os.getpid() == process:  # a forked child leaves the release to the parent
                 end.set()
-                self._afterwards(release)
+                self._afterwards(lambda: self._tell(lambda: self._tier.release(key, _OVER, _KEPT_S)))
 
     def _claim(self, key: str, token: str) -> Any:
         return self._ask(lambda: self._tier.claim(key, token, LEASE_S))
 
-    def _renewing(self, key: str, token: str) -> threading.Event:
+    def _renewing(self, key: str) -> threading.Event:
         """Renew a lease from a thread, as a sign of life, until the returned event is set or has no other reference:
         what an exception interrupts, such as a signal handler's, need not set it."""
         ended = threading.Event()
@@ -131,7 +127,7 @@ class Elections:
         def work() -> None:
             while (waited := referred()) is not None and not waited.wait(min(BEAT_S, LEASE_S / 3)):
                 del waited
-                if not self._tell(lambda: self._tier.replace(key, token, token, LEASE_S)):
+                if not self._tell(lambda: self._tier.renew(key, LEASE_S)):
                     return
 
         with suppress(RuntimeError):  # no more threads: the lease expires, and another node may build the entry too

@@ -34,12 +34,6 @@ PREFIX = "numba_kcache"
 _LEAST_BYTES_PER_S = 1 << 20
 """Speed of the slowest connection over which large files can be written."""
 
-_REPLACE = """
-if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3])
-return 1"""
-"""Replace a lease if it still is the expected one."""
-
 _LINE_BYTES, _READ_BYTES, _ITEM_BYTES = 1 << 10, 1 << 16, 64
 _NO_REDIS = "the answer is not in the protocol of Redis"
 
@@ -182,10 +176,13 @@ class RedisTier(Tier):
         """The value of a lease; "" for none."""
         return str(self._ask(b"GET", self._lease(name)) or b"", "latin-1")
 
-    def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Set a lease to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
-        words = b"1", self._lease(name), before.encode(), after.encode(), b"%d" % (kept_s * 1000)
-        return bool(self._ask(b"EVAL", _REPLACE.encode(), *words) == b"1")
+    def renew(self, name: str, lease_s: float) -> bool:
+        """Have a lease end in `lease_s`, whatever its value. Returns True if there is one."""
+        return bool(self._ask(b"PEXPIRE", self._lease(name), b"%d" % (lease_s * 1000)) == b"1")
+
+    def release(self, name: str, value: str, kept_s: float) -> None:
+        """Set a lease to the value of one that is over, for `kept_s`."""
+        self._ask(b"SET", self._lease(name), value.encode(), b"PX", b"%d" % (kept_s * 1000))
 
     def _name(self, kind: int, key: str = "") -> bytes:
         return f"{self._prefix}:{file_name(kind, key)}".encode()

@@ -329,8 +329,8 @@ def test_users_need_no_more_rights_than_the_docs_say(server: RedisServer, tmp_pa
     assert reading.tiers[0].get_manifest(key_of(9)) == [VARIANT]
     assert sorted(RedisTier(urls["builder"]).keys(ENTRY)) == [key_of(1)]
     assert RedisTier(urls["builder"]).claim(key_of(4), "token", 60.0) == "token"
-    assert RedisTier(urls["builder"]).replace(key_of(4), "token", "token.1", 60.0)
-    assert RedisTier(server.url).value_of(key_of(2)) == "done"
+    assert RedisTier(urls["builder"]).renew(key_of(4), 60.0)
+    assert RedisTier(server.url).value_of(key_of(2)) == "over"
     assert events.of(EventKind.TROUBLE) == []
     with pytest.raises(OSError, match="NOPERM"):
         RedisTier(urls["reader"]).claim(key_of(3), "token", 60.0)

@@ -40,11 +40,14 @@ class Leases:
         value, end_s = self.held.get(name, ("", 0.0))
         return value if self.time() < end_s else ""
 
-    def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        is_ours = self.value_of(name) == before
-        if is_ours:
-            self.held[name] = after, self.time() + kept_s
-        return is_ours
+    def renew(self, name: str, lease_s: float) -> bool:
+        value = self.value_of(name)
+        if value:
+            self.held[name] = value, self.time() + lease_s
+        return bool(value)
+
+    def release(self, name: str, value: str, kept_s: float) -> None:
+        self.held[name] = value, self.time() + kept_s
 
 
 class Lying(Leases):
@@ -100,7 +103,7 @@ def now(work: Callable[[], None]) -> bool:
 
 
 def of_node(tier: Leases, time: Time, ask: Ask = lambda ask: ask()) -> Elections:
-    return Elections(tier, ask, ask, now, lambda: (tier.hits, 0), clock=time, pause=time.pause)
+    return Elections(tier, ask, ask, now, lambda: tier.hits, clock=time, pause=time.pause)
 
 
 def wait(node: Elections, key: str, time: Time) -> float:
@@ -119,7 +122,7 @@ def test_lease_of_a_dead_builder_is_taken_when_it_expires() -> None:
         assert LEASE_S <= election.waited_s < WAIT_S
         assert election.looks
         assert tier.value_of("key") not in ("", "the dead")
-    assert tier.value_of("key") == "done"
+    assert tier.value_of("key") == "over"
 
 
 def test_squatted_leases_cost_a_process_five_seconds_in_its_life() -> None:
@@ -160,18 +163,18 @@ def test_nodes_that_waited_take_no_lease_once_the_entry_is_there() -> None:
     tier = Leases(time := Time())
     with of_node(tier, time).elected("key"):
         pass
-    assert tier.value_of("key") == "done"
+    assert tier.value_of("key") == "over"
 
     with of_node(tier, time).elected("key") as election:
         assert election == Election(0.0, looks=True)
-        assert tier.value_of("key") == "done"
+        assert tier.value_of("key") == "over"
 
 
 def test_builder_that_renews_its_lease_keeps_it() -> None:
     """Each second it is set again, so that others wait for as long as they may."""
     tier = Leases(time := Time())
     tier.claim("key", "builder", LEASE_S)
-    time.meanwhile = lambda: tier.replace("key", "builder", "builder", LEASE_S)
+    time.meanwhile = lambda: tier.renew("key", LEASE_S)
 
     assert wait(of_node(tier, time), "key", time) >= WAIT_S
 

@@ -68,9 +68,9 @@ def dishonest() -> Iterator[str]:
         lambda tier: tier.get(ENTRY, KEY),
         lambda tier: tier.put(ENTRY, KEY, b"data"),
         lambda tier: tier.claim(KEY, "token", 1.0),
-        lambda tier: tier.replace(KEY, "before", "after", 1.0),
+        lambda tier: tier.renew(KEY, 1.0),
     ],
-    ids=["get", "put", "claim", "replace"],
+    ids=["get", "put", "claim", "renew"],
 )
 def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[[RedisTier], object]) -> None:
     """An announced length of four gigabytes is refused, for reads and for writes, before it takes memory."""
