@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from . import BUILT, Artifact, CompiledKernel
+from . import BUILT, Artifact, CompiledKernel, misfit
 from .cubin import Cubin, read_cubin
-
-_GIVEN = ("cubin", "fatbin")
-"""Kinds whose code the user supplied: it may be for a lower minor version than the target."""
 
 _ENTRY = r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?"
 _PARAMETER = r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)(?:x2)?\b[^,\[]*(?:\[(\d+)\])?"
@@ -38,24 +36,16 @@ def contradiction_of(artifact: Artifact) -> str:
 
 
 def _of_cubin(artifact: Artifact) -> str:
-    cubin = read_cubin(artifact.cubin)
-    wrong = _wrong_target(artifact, cubin)
-    kernels = {each.symbol: each for each in cubin.kernels}
+    cubin, places = read_cubin(artifact.cubin), dict[str, Any]()
+    threads = {each.symbol: each.safe_threads for each in cubin.kernels}
     for compiled in artifact.kernels:
-        kernel = kernels.get(compiled.symbol)
-        if kernel is None:
-            wrong = wrong or f"its cubin has no kernel {compiled.symbol}"
-        elif tuple((each.offset, each.size) for each in compiled.parameters) != kernel.parameters:
-            wrong = wrong or f"its cubin has other parameters of {compiled.symbol}"
-        elif compiled.safe_threads > kernel.safe_threads:
-            wrong = wrong or f"its cubin takes fewer threads of {compiled.symbol}"
-    return wrong or _wrong_variable(artifact, cubin)
-
-
-def _wrong_target(artifact: Artifact, cubin: Cubin) -> str:
-    sm = artifact.target.major * 10 + artifact.target.minor
-    is_earlier = artifact.kind in _GIVEN and sm // 10 * 10 <= cubin.sm <= sm
-    return "" if cubin.sm == sm or is_earlier else f"its cubin is for sm_{cubin.sm}"
+        if wrong := misfit(artifact, compiled, places):
+            return wrong
+        if compiled.symbol not in threads:  # a device function that was linked in
+            return f"its cubin has no kernel {compiled.symbol}"
+        if compiled.safe_threads > threads[compiled.symbol]:
+            return f"its cubin takes fewer threads of {compiled.symbol}"
+    return _wrong_variable(artifact, cubin)
 
 
 def _wrong_variable(artifact: Artifact, cubin: Cubin) -> str:

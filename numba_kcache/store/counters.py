@@ -100,7 +100,7 @@ class Counters:
                 self._unwritten.clear()
 
     def _records(self) -> Iterator[Counts]:
-        import json
+        from ..model.json_values import fits, read_json
 
         try:
             fd = self._folder.open(FILE, os.O_RDONLY)
@@ -113,14 +113,10 @@ class Counters:
                 self._emit(trouble("counters", error))
             return
         for line in filter(None, text.split(b"\n")):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # torn by a crash or a full disk
-            if type(record) is dict and all(
-                type(each) in (int, float) and -_MAX_COUNT <= each <= _MAX_COUNT for each in record.values()
-            ):
-                yield record
+            with suppress(ValueError):  # torn by a crash or a full disk
+                record = read_json(line)
+                if fits(record, {str: float}):
+                    yield record
 
 
 def _bounded(counts: Counts) -> Counts:
