@@ -9,7 +9,7 @@ Method      `SET NX PX` of the process's token, whose time a thread renews each 
             build has ended, and its result has been uploaded, the holder replaces it by "over" for a while, so that the
             others neither take the lease nor fail one after the other: each looks once more, and builds what is not
             there. They poll, with growing, randomised pauses. A holder whose lease has expired meanwhile does the same
-            to the lease of its successor, which at worst is a second build.
+            to the lease of its successor: nodes that wait for that one then build, too.
 Not here    The turn among the processes of a node (store.locks): only its holder comes here.
 """
 
