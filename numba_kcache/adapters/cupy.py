@@ -8,7 +8,8 @@ Method      CuPy compiles between a `load` that returns None and its `save` (tur
             observed. It first looks for the program's own file, so a compile that nobody saw is known. The calling
             function's variables say how CuPy will compile, before it does.
 Not here    Kernels that CuPy keeps in memory: CuPy looks each up once in a process.
-Source      CuPy 14.2: cuda/compiler.py (`_compile_with_cache_cuda`), cuda/_compiler_cache.py (`KernelCacheBackend`).
+Source      CuPy 14.1 and 14.2: cuda/compiler.py (`_compile_with_cache_cuda`), cuda/_compiler_cache.py
+            (`KernelCacheBackend`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class _Compile:
         code, names = payloads[ALONE], self.known["name_expressions"]
         if self.known["to_ltoir"]:
             return ""
-        if names:
+        if names and hasattr(self._compiler, "_decode_cache_payload"):  # CuPy 14.1 reads the names from loaded code
             decoded = self._compiler._decode_cache_payload(code, len(names))
             if decoded is None:
                 return "it lacks the names of its kernels"

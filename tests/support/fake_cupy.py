@@ -61,7 +61,8 @@ def _compile_with_cache_cuda(source, options, arch, extra_source=None, backend='
     name = hashlib.sha1(key_src).hexdigest() + ('.ltoir' if to_ltoir else '.cubin')
     payload = _kernel_cache_backend.load(name)
     if payload is not None:
-        decoded = _decode_cache_payload(payload, len(name_expressions)) if name_expressions else None
+        has_names = name_expressions and '_decode_cache_payload' in globals()  # 14.1 reads the names from loaded code
+        decoded = _decode_cache_payload(payload, len(name_expressions)) if has_names else None
         loaded.append(decoded[1] if decoded else payload)
         return payload
     with tempfile.TemporaryDirectory() as root_dir:
@@ -72,7 +73,7 @@ def _compile_with_cache_cuda(source, options, arch, extra_source=None, backend='
         raise CompileException(made.log)
     cubin = made.code['cubin']
     names = [made.lowered[each] for each in name_expressions or ()]
-    payload = _encode_cache_payload(names, cubin) if names else cubin
+    payload = _encode_cache_payload(names, cubin) if names and '_decode_cache_payload' in globals() else cubin
     _kernel_cache_backend.save(name, payload, source)
     loaded.append(cubin)
     return payload

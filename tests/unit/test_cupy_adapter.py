@@ -159,6 +159,18 @@ def test_names_of_templates_come_with_the_code(cupy: Compiler) -> None:
     assert [each.kernels for each in numba_kcache.entries()] == [("cupy:cast<float>, cast<int>",)]
 
 
+def test_code_of_templates_of_cupy_14_1_is_found(cupy: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the code without the names, which it reads from the loaded module."""
+    if isinstance(cupy.own, Dictionary):
+        pytest.skip("CuPy 14.2 itself keeps the names")
+    monkeypatch.delattr(cupy.module, "_decode_cache_payload")
+    words = {"name_expressions": ("cast<float>", "cast<int>")}
+    first = cupy.compile(TEMPLATE, **words)
+
+    assert first.startswith(b"\x7fELF")
+    assert cupy.again(TEMPLATE, **words) == (first, 0)
+
+
 def test_edited_header_is_never_stale(cupy: Compiler, tmp_path: Path) -> None:
     """CuPy's name knows no headers: an edit is a miss, and the former content is a hit again."""
     found = []
