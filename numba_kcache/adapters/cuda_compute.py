@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..engine import Session, checked_cache, process_session
-from ..errors import ToolchainMissingError
+from ..errors import KCacheWarning, ToolchainMissingError
 from .compute_arguments import HOME
 from .compute_builds import is_inside, serve
 
@@ -38,8 +38,12 @@ _replaced: dict[str, tuple[Any, Any]] = {}
 def replace(_home: Any, _every_kernel: bool) -> None:
     """Send every build of cuda.compute through the process's cache."""
     _sessions.insert(0, process_session)
-    with contextlib.suppress(ImportError):  # without its extension there is nothing to replace
+    try:
         _replace()
+    except ToolchainMissingError as error:
+        warnings.warn(KCacheWarning(str(error)), stacklevel=2)
+    except ImportError:  # without its extension there is nothing to replace
+        pass
 
 
 def restore() -> None:
@@ -57,7 +61,7 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
         cache: The cache; None for the process's.
 
     Raises:
-        ToolchainMissingError: cuda-cccl is not installed.
+        ToolchainMissingError: cuda-cccl is not installed, or older than 1.2.
     """
     try:
         import_module(HOME)
@@ -66,8 +70,8 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
         raise ToolchainMissingError("cannot cache cuda.compute", why, "pip install 'cuda-cccl[cu13]'") from error
     owner = process_session if checked_cache(cache) is None else functools.partial(getattr, cache, "session")
     _sessions.append(owner)
-    _replace()
     try:
+        _replace()
         yield
     finally:
         _sessions.remove(owner)
@@ -77,13 +81,18 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
 # -- replacing ---------------------------------------------------------------------------------------------------
 
 
-def _module(name: str) -> Any:
-    return sys.modules.get(f"{HOME}.{name}")
-
-
 def _replace() -> None:
-    """Replace the constructors, and the function that wraps Python operators."""
-    from cuda.compute import _build_info, op
+    """Replace the constructors, and the function that wraps Python operators.
+
+    Raises:
+        ToolchainMissingError: cuda-cccl is too old.
+    """
+    from cuda.compute import op
+
+    if not hasattr(op, "_jit_adapter"):
+        why, hint = "cuda-cccl is older than 1.2", "pip install 'cuda-cccl[cu13]>=1.2.1'"
+        raise ToolchainMissingError("cannot cache cuda.compute", why, hint)
+    from cuda.compute import _build_info
     from cuda.compute._serialization import Serializable
 
     if _replaced or getattr(_build_info, "USING_V2", False):
@@ -98,7 +107,7 @@ def _replace() -> None:
 
 
 def _restore() -> None:
-    if _sessions:
+    if _sessions or not _replaced:
         return
     for algorithm, original in _replaced.values():
         if original is None:
@@ -106,8 +115,9 @@ def _restore() -> None:
         else:
             algorithm.__init__ = original
     _replaced.clear()
-    op = _module("op")
-    if op is not None and op._jit_adapter is _adapter_class():
+    from cuda.compute import op
+
+    if op._jit_adapter is _adapter_class():
         op._jit_adapter = None
 
 

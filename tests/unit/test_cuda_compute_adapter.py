@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numba_kcache
-from numba_kcache import ToolchainMissingError
+from numba_kcache import KCacheWarning, ToolchainMissingError
 from numba_kcache.adapters import cuda_compute
 from numba_kcache.adapters.compute_arguments import Unkeyed, dtype_form
 from numba_kcache.adapters.compute_operators import OPERATORS
@@ -27,6 +28,21 @@ def test_block_without_cuda_cccl_says_what_to_install(monkeypatch: pytest.Monkey
     """The program asked for cuda.compute explicitly, so the missing package is an error."""
     monkeypatch.setitem(sys.modules, "cuda.compute", None)
     with pytest.raises(ToolchainMissingError, match="cuda-cccl"), cuda_compute.cached():
+        pass
+
+
+def test_older_cuda_cccl_works_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`install` warns and leaves it alone, also when it is undone; a block that asks for the cache is an error."""
+    older = types.ModuleType("cuda.compute")
+    older.op = types.ModuleType("cuda.compute.op")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cuda.compute", older)
+    monkeypatch.setitem(sys.modules, "cuda.compute.op", older.op)
+
+    for _ in range(2):
+        with pytest.warns(KCacheWarning, match=r"cannot cache cuda.compute: cuda-cccl is older than 1\.2"):
+            numba_kcache.install(cuda_compute=True)
+        numba_kcache.uninstall()
+    with pytest.raises(ToolchainMissingError, match=r"pip install 'cuda-cccl\[cu13\]>=1\.2"), cuda_compute.cached():
         pass
 
 
