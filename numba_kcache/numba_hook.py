@@ -2,7 +2,8 @@
 
 Promise     Kernels remain objects of their own library with unchanged behaviour; only their compiled code comes from
             the cache. Each library is patched when `install()` is called, or when the program imports it. A library
-            that the program has not imported is not imported, and neither is the module that patches it.
+            that the program has not imported is not imported, and neither is the module that patches it. One of an
+            unsuitable version is left as it is, with a warning.
 Not here    The patches of each library (`replace` and `restore` in the modules of `PATCHES`).
 """
 
@@ -12,11 +13,12 @@ import atexit
 import importlib.util
 import os
 import sys
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from .errors import KCacheError, OptionError, SettingsError, ToolchainMissingError, plain_lines, why_of
+from .errors import KCacheError, KCacheWarning, OptionError, SettingsError, ToolchainMissingError, plain_lines, why_of
 from .launch import NUMBA_CUDA_MODULE
 from .settings import install_wanted
 
@@ -139,7 +141,10 @@ def _patch(home: str, every_kernel: bool | None) -> None:
         every_kernel = wanted == "all"
     patch = import_module(f".{PATCHES[home]}", __package__)
     patch.restore()
-    patch.replace(sys.modules[home], every_kernel)
+    try:
+        patch.replace(sys.modules[home], every_kernel)
+    except ToolchainMissingError as error:
+        warnings.warn(KCacheWarning(str(error)), stacklevel=2)
 
 
 class _Arrivals:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..engine import Session, checked_cache, process_session
-from ..errors import KCacheWarning, ToolchainMissingError
+from ..errors import ToolchainMissingError
 from .compute_arguments import HOME
 from .compute_builds import is_inside, serve
 
@@ -36,12 +35,16 @@ _replaced: dict[str, tuple[Any, Any]] = {}
 
 
 def replace(_home: Any, _every_kernel: bool) -> None:
-    """Send every build of cuda.compute through the process's cache."""
+    """Send every build of cuda.compute through the process's cache.
+
+    Raises:
+        ToolchainMissingError: cuda-cccl is too old.
+    """
     _sessions.insert(0, process_session)
     try:
         _replace()
-    except ToolchainMissingError as error:
-        warnings.warn(KCacheWarning(str(error)), stacklevel=2)
+    except ToolchainMissingError:
+        raise
     except ImportError:  # without its extension there is nothing to replace
         pass
 

@@ -19,13 +19,12 @@ import re
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from ..engine import Session, process_session
 from ..engine.built import ALONE, Built
-from ..errors import FrozenCacheError, KCacheWarning
+from ..errors import FrozenCacheError, ToolchainMissingError
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch
 from ..model import NO_TARGET, Event, EventKind
@@ -194,17 +193,18 @@ class Backend:
 
 
 def replace(compiler: Any, _every_kernel: bool) -> None:
-    """Give CuPy this cache."""
+    """Give CuPy this cache.
+
+    Raises:
+        ToolchainMissingError: This CuPy has no place for a cache.
+    """
     base = getattr(sys.modules.get("cupy.cuda._compiler_cache"), "KernelCacheBackend", None)
     has_place = hasattr(compiler, "_set_kernel_cache_backend") and hasattr(compiler, "_kernel_cache_backend")
     if base is None or base.__abstractmethods__ != {"load", "save"} or not has_place:
         version = getattr(sys.modules.get("cupy._version"), "__version__", "")
-        text = f"cannot cache CuPy's kernels: CuPy {version} has no place for a cache like that of CuPy 14.2"
-        warnings.warn(
-            KCacheWarning(f"{text}\n  hint: pip install 'cupy-cuda13x==14.2.*', or cupy-cuda12x for an older driver"),
-            stacklevel=2,
-        )
-        return
+        why = f"CuPy {version} has no place for a cache like that of CuPy 14.2"
+        hint = "pip install 'cupy-cuda13x==14.2.*', or cupy-cuda12x for an older driver"
+        raise ToolchainMissingError("cannot cache CuPy's kernels", why, hint)
     base.register(Backend)
     compiler._set_kernel_cache_backend(Backend(compiler))
 

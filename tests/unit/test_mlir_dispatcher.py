@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.errors import CompileError
 from numba_kcache.model import Artifact, Target
 from tests.support.resolving import definition_of, resolutions_of
@@ -39,6 +39,18 @@ def resolutions() -> Any:
 def dispatcher(resolutions: Any) -> Any:
     """The dispatcher that stands behind a cached kernel."""
     return dispatcher_of(resolutions)
+
+
+def test_older_numba_cuda_mlir_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`install()` warns once, and the program runs as before; so it does after `uninstall()`."""
+    kind = surface(MLIR).Dispatcher
+    before = dict(vars(kind))
+    monkeypatch.setattr("numba_cuda_mlir.__version__", "0.5.3")
+    with pytest.warns(KCacheWarning, match=r"numba-cuda-mlir is of version 0\.5\.3"):
+        numba_kcache.install(all=True)
+
+    assert dict(vars(kind)) == before
+    numba_kcache.uninstall()
 
 
 def test_dispatcher_is_of_the_kernel_s_function(resolutions: Any, dispatcher: Any) -> None:

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 import pytest
 from numba import cuda
+from numba.cuda.dispatcher import CUDADispatcher
 
 import numba_kcache
-from numba_kcache import Kernel, cached_kernel
+from numba_kcache import KCacheWarning, Kernel, cached_kernel
 from numba_kcache.errors import CompileError, NoDeviceError
 from numba_kcache.frontends.numba import dispatcher as dispatchers
 from numba_kcache.frontends.numba.llvm import NumbaDefinition
@@ -48,6 +49,17 @@ def test_installed_cache_serves_kernels_that_ask_for_one() -> None:
     assert not is_ours(cached)
     assert type(cached._cache) is type(before._cache)
     assert not is_ours(made(cache=True))
+
+
+@pytest.mark.usefixtures("uninstalled")
+def test_older_numba_cuda_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launches pass other arguments. `install()` warns once, and the program runs as before."""
+    monkeypatch.setattr("numba_cuda.__version__", "0.29.0")
+    before = dict(vars(CUDADispatcher))
+    with pytest.warns(KCacheWarning, match=r"numba-cuda is of version 0\.29\.0"):
+        numba_kcache.install(all=True)
+
+    assert dict(vars(CUDADispatcher)) == before
 
 
 def test_disassembly_of_a_numba_kernel_is_numba_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -885,10 +885,20 @@ def surface(flavour: Flavour) -> SimpleNamespace:
     lacking = [name for name in flavour.methods.split() if not hasattr(found.Dispatcher, name)]
     if lacking:
         raise flavour.unsuitable(f"is of another version: its dispatcher has no {lacking[0]}")
-    version = str(loaded(flavour.owned, "__version__")).split(".")[:3]
+    check_version(flavour)
+    return found
+
+
+def check_version(flavour: Flavour) -> None:
+    """Check that a Numba is not too old; its other modules may be half imported.
+
+    Raises:
+        ToolchainMissingError: It is.
+    """
+    package = sys.modules.get(flavour.name.replace("-", "_"))
+    version = str(getattr(package, "__version__", None)).split(".")[:3]
     if tuple(int(each) for each in version if each.isdecimal()) < flavour.oldest:
         raise flavour.unsuitable(f"is of version {'.'.join(version)}")
-    return found
 
 
 def home_folder(flavour: Flavour) -> str:

@@ -89,6 +89,7 @@ class LlvmFlavour(Flavour):
     array_codes = ("u8", "u8", "i8", "i8", "u8")
     array_letters = "00niasb"  # meminfo, parent, items, item size, address
     name = "numba-cuda"
+    oldest = 0, 30
     hint = "pip install 'numba-kcache[numba]'"
 
     def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:

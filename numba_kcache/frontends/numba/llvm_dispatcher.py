@@ -27,7 +27,7 @@ from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interprete
 from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel, around
 from ...model import Artifact, CompiledKernel
-from . import dispatcher
+from . import check_version, dispatcher
 from .arguments import Signature
 from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, dispatcher_of, launch_configured, specialized
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
@@ -227,9 +227,14 @@ restore = _patch.restore
 
 
 def replace(home: Any, every_kernel: bool) -> None:
-    """Replace methods of the dispatcher class in `numba.cuda.dispatcher`; with `every_kernel`, for each kernel."""
+    """Replace methods of the dispatcher class in `numba.cuda.dispatcher`; with `every_kernel`, for each kernel.
+
+    Raises:
+        ToolchainMissingError: numba-cuda is too old.
+    """
     if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # then Numba uses its built-in CUDA target
         return
+    check_version(NUMBA)
     kind, _patch.every_kernel = home.CUDADispatcher, every_kernel
     original_compile: Callable[[Any, Any], Any] = kind.compile
     original_call: Callable[[Any, Any, Any], Any] = kind.call

@@ -27,7 +27,7 @@ from ...launch import CODES, Launch, LaunchShape, check_interpreter, stream_hand
 from ...launch.launcher import LoadedKernel, ValueSlot
 from ...model import Artifact, Parameter
 from .. import Variant
-from . import dispatcher, surface
+from . import check_version, dispatcher, surface
 from .arguments import Signature, TypedLauncher, codes_of, dtype_of
 from .compiled_code import assumed_device, compiler
 from .definition import CO_VARARGS
@@ -270,7 +270,12 @@ restore = _patch.restore
 
 
 def replace(home: Any, every_kernel: bool) -> None:
-    """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel."""
+    """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel.
+
+    Raises:
+        ToolchainMissingError: numba-cuda-mlir is too old.
+    """
+    check_version(MLIR)
     kind, _patch.every_kernel = home.MLIRDispatcher, every_kernel
     compile_impl, compile_public, get_item = kind._compile_impl, kind._compile_public, kind.__getitem__
 
