@@ -835,3 +835,25 @@ def test_registration_after_a_compile_is_another_than_before(tmp_path: Path) -> 
         "compiled between": [[1, True, True]],
         "late": [[0, False, False], [1, False, False]],
     }
+
+
+FOR_CUDA = """
+import sys
+from numba import cuda, types
+from numba.extending import overload_method
+class Pair(types.Type):
+    def __init__(self): super().__init__("Pair")
+@overload_method(Pair, "low", target="cuda")
+def low(pair): return lambda pair: 1.0
+from numba_kcache import KernelCache, cached_kernel
+cache = KernelCache(sys.argv[1])
+@cached_kernel(cache=cache)
+def kernel(x): x[0] = x[1]
+kernel.compile("sm_90", "void(float64[::1])")
+print(cache.info("process").misses)
+"""
+
+
+def test_method_registered_with_numba_for_cuda_alone_is_read_by_the_first_compile(tmp_path: Path) -> None:
+    """Numba reads its registries under the target of the compile, which such a method checks (nvmath.device has some)."""
+    assert said(FOR_CUDA, str(tmp_path)) == 1

@@ -540,10 +540,11 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
 def is_misread(dispatcher: Any) -> bool:
     """Check whether a device function's dispatcher, when it was made, read other parameters or defaults from
     `inspect.signature` than the function has now."""
-    read = getattr(getattr(on_device(dispatcher), "_compiler", None), "pysig", None)
+    dispatcher = on_device(dispatcher)
+    read = getattr(getattr(dispatcher, "_compiler", None), "pysig", None)
     if read is None:
         return False
-    function, code = on_device(dispatcher).py_func, on_device(dispatcher).py_func.__code__
+    function, code = dispatcher.py_func, dispatcher.py_func.__code__
     own = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     defaults = [id(each.default) for each in read.parameters.values() if each.default is not each.empty]
     return (

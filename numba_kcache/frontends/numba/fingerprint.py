@@ -410,8 +410,8 @@ class Trust(dict[str, bool]):
             places = list(getattr(spec, "submodule_search_locations", None) or ())
             found = bool(places) and all(each.startswith(self.folders) for each in places)
         elif top in sys.stdlib_module_names:
-            found = is_standard(origin) or (loader is FrozenImporter and origin == "frozen")
-            found = found or (loader is BuiltinImporter and name in sys.builtin_module_names)
+            is_builtin = loader is BuiltinImporter and name in sys.builtin_module_names
+            found = is_builtin or is_standard(origin) or (loader is FrozenImporter and origin == "frozen")
         else:
             found = origin.startswith(self.folders)
         self[name] = found
@@ -630,7 +630,7 @@ def shown(value: Any) -> Plain:
     if numpy is not None and type(value) is numpy.ndarray:
         return f"{value.dtype.str} array of shape {value.shape}"  # str(dtype) imports a module
     if type(value) is dict:
-        return {str(key): each if type(each) is bool else shown(each) for key, each in value.items()}
+        return {str(key): shown(each) for key, each in value.items()}
     text = repr(value)
     return text if len(text) <= 200 and " at 0x" not in text else type(value).__qualname__
 
@@ -720,11 +720,9 @@ class Fingerprint(NamedTuple):
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
         """Objects whose compiled code the compiler keeps, callees before callers, with their digests (`call_order`)."""
-
-        kept = kept_objects(self.graph)
         once = os.urandom(8).hex() if self.unread else ""  # all are compiled again, to see what they use
         unread = [(code, once) for _why, _name, each in self.unread for code in each.code if type(code) is FunctionType]
-        return *unread, *((each, digest + once) for each, digest in kept)
+        return *unread, *((each, digest + once) for each, digest in kept_objects(self.graph))
 
     def is_cooperative(self) -> bool:
         """Check whether its code synchronises the grid. An intrinsic may add that later, while it is lowered."""
@@ -770,8 +768,8 @@ def fingerprint(
         return Uncapturable(*refusal.args)
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
-    graph, unread = reader.graph, tuple(reader.unread.values())
-    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph, unread)
+    graph, links = reader.graph, tuple(reader.links)
+    return Fingerprint(graph.digest(0), tuple(graph.components), links, graph, tuple(reader.unread.values()))
 
 
 def type_digest(kind: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = ()) -> str:

@@ -75,6 +75,7 @@ class LlvmFlavour(Flavour):
     compiler_parts = (
         (f"{HOME}.descriptor", "cuda_target"),
         (_NRT, "NRT_LIBRARY"),
+        (f"{HOME}.utils", "numba_target_override"),
         (f"{HOME}.np.arrayobj", ""),  # numba-cuda 0.30 reads functions of NumPy that NumPy 2.5 has not
     )
     linker_parts = (

@@ -82,7 +82,8 @@ def compile_callee(dispatcher: Any, types: Any, result: Any) -> None:
 
 def fill_registries() -> None:
     """Make Numba fill its registries, as its first compile does."""
-    compiler(NUMBA).cuda_target.target_context.refresh()
+    with compiler(NUMBA).numba_target_override():
+        compiler(NUMBA).cuda_target.target_context.refresh()
 
 
 def _exception_table(call_helper: Any) -> list[Any] | None:
