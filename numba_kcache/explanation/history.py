@@ -157,7 +157,7 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
 def has_history(subject: Subject, store: DiskStore) -> bool:
     """Check whether the store may have entries of a kernel; if not, `NEVER_STORED` is why it misses."""
     with suppress(Exception):  # a store may contain anything
-        return bool(store.peeking.get_manifest(history_name(subject)))
+        return bool(store.get_manifest(history_name(subject)))
     return True
 
 
