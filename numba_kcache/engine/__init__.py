@@ -513,17 +513,14 @@ class Lookup:
         in_turn = self._in_turn
 
         if self.compilers(request, looks=False) is None:  # code of any compiler, before they are searched for
-            if frozen or self.settings.toolchain == "any":
-                yield from in_turn(request.requests, local, is_identified=False)
-                yield from in_turn(request.requests, tiers, is_identified=False)
-                yield from in_turn(request.fallbacks, fallback_stores, is_identified=False)
-            else:
+            takes_any = frozen or self.settings.toolchain == "any"
+            if not takes_any:
                 at_hand = [each for each in readonly if not each.tier.is_remote]
                 yield from in_turn(request.requests, at_hand, is_identified=False)
-                if self.lacks_compilers(request):
-                    yield from in_turn(request.requests, local, is_identified=False)
-                    yield from in_turn(request.requests, readonly, is_identified=False)
-                    yield from in_turn(request.fallbacks, readonly, is_identified=False)
+            if takes_any or self.lacks_compilers(request):
+                yield from in_turn(request.requests, local, is_identified=False)
+                yield from in_turn(request.requests, tiers if takes_any else readonly, is_identified=False)
+                yield from in_turn(request.fallbacks, fallback_stores, is_identified=False)
         yield from in_turn(request.requests, local)
         yield from in_turn(request.requests, tiers)
         yield from in_turn(request.fallbacks, fallback_stores)
