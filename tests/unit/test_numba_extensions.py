@@ -289,6 +289,10 @@ HELD = object()
 def unreadable(a, b):
     if HELD is not None and isinstance(a, types.UniTuple):
         return lambda a, b: a[0]
+class Primitive:
+    def __call__(self, x): pass
+@overload(Primitive())
+def of_an_object_whose_text_has_an_address(x): return lambda x: x
 @cuda.jit(device=True)
 def scaled(x): return x * 2.0
 @cuda.jit(device=True)

@@ -1370,12 +1370,12 @@ def _is_seen(code: Any) -> bool:
 
 
 def _named(reader: Reader, value: Any) -> Plain:
-    """The names of the types and values that a registration is for, without their content."""
+    """The names of the types and values that a registration is for, without their content and addresses."""
     if isinstance(value, dict):
         value = [*value.items()]
     if isinstance(value, (tuple, list)):
         return [_named(reader, each) for each in value]
-    return reader.trust.name_of(value) or getattr(value, "__qualname__", str(value))
+    return reader.trust.name_of(value) or re.sub(" at 0x[0-9a-f]+", "", getattr(value, "__qualname__", str(value)))
 
 
 def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, Registration]]:
