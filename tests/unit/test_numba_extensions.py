@@ -859,5 +859,5 @@ print(cache.info("process").misses)
 
 
 def test_method_registered_with_numba_for_cuda_alone_is_read_by_the_first_compile(tmp_path: Path) -> None:
-    """Numba reads its registries under the target of the compile, which such a method checks (nvmath.device has some)."""
+    """Numba reads its registries under the target of the compile; such a method checks it (nvmath.device has some)."""
     assert said(FOR_CUDA, str(tmp_path)) == 1

@@ -630,7 +630,7 @@ def shown(value: Any) -> Plain:
     if numpy is not None and type(value) is numpy.ndarray:
         return f"{value.dtype.str} array of shape {value.shape}"  # str(dtype) imports a module
     if type(value) is dict:
-        return {str(key): shown(each) for key, each in value.items()}
+        return {str(key): each if type(each) is bool else shown(each) for key, each in value.items()}
     text = repr(value)
     return text if len(text) <= 200 and " at 0x" not in text else type(value).__qualname__
 
