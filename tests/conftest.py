@@ -20,6 +20,7 @@ from numba_kcache.engine import save_collected
 from numba_kcache.store import folders
 from tests.support.programs import require_paths, starts_programs
 
+HERE = Path(__file__).parent
 _number = count()
 require_paths()
 
@@ -35,11 +36,12 @@ def bytecode_kept() -> Generator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the package to bytecode once: hundreds of children import it, and where bytecode is not written, each
-    would compile it again. No test of Hypothesis fails for the time that it takes. pytest rewrites the assertions in
-    its package, as in each of a plugin: once, too."""
+    """Compile to bytecode once what hundreds of children import: where bytecode is not written, each would compile it
+    again. No test of Hypothesis fails for the time that it takes. pytest rewrites the assertions in its package, as in
+    each of a plugin: once, too."""
     if not hasattr(config, "workerinput"):
-        compileall.compile_dir(Path(numba_kcache.__file__).parent, quiet=2)
+        for folder in (Path(numba_kcache.__file__).parent, HERE / "support", HERE / "differential"):
+            compileall.compile_dir(folder, quiet=2)
     if find_spec("hypothesis") is not None:  # a lane may lack it
         with bytecode_kept():
             from hypothesis import HealthCheck, settings

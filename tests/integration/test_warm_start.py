@@ -92,14 +92,17 @@ TWO_FILES = ["records", "entries"]
 
 
 def start(folder: Path, kind: str, *, is_cold: bool = False, **settings: str) -> dict[str, Any]:
-    """Counts of a process with this kernel, forked from one with Numba if it is to compile; the driver's events are in
-    `folder/log`."""
+    """Counts of a process with this kernel, forked from one with Numba if it is to compile, from one that hides it if
+    there are settings; the driver's events are in `folder/log`."""
     program = folder / "program.py"
     first, kernel = KERNELS.get(kind, INSTALLED)
     program.write_text(PROGRAM.format(first=first, kernel=kernel))
     (folder / "log").unlink(missing_ok=True)
     environ = environment(build(), log=folder / "log") | {"NUMBA_KCACHE_DIR": str(folder / "cache"), **settings}
-    said = numba_server.output([str(program)], environ) if is_cold else run(program, env=environ).stdout
+    if is_cold or settings:
+        said = numba_server.output([str(program)], environ, way="first" if is_cold else "fresh")
+    else:
+        said = run(program, env=environ).stdout
     counted: dict[str, Any] = json.loads(said)
     return counted
 
