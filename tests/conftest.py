@@ -58,10 +58,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of modules that start programs of other packages."""
+    """Mark the tests that start programs of other packages, themselves or by a fixture, or are left out without."""
     for item in items:
-        if isinstance(item, pytest.Function) and starts_programs(item.module):
-            item.add_marker("program")
+        if isinstance(item, pytest.Function):
+            fixtures = [each.func for found in item._fixtureinfo.name2fixturedefs.values() for each in found]
+            reasons = str([each.kwargs.get("reason") for each in item.iter_markers("skipif")])
+            if "on PATH" in reasons or "(cc)" in reasons or starts_programs(item.function, *fixtures):
+                item.add_marker("program")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -93,7 +93,7 @@ def hide(*names: str) -> list[ModuleType]:
     finally:
         machinery._load_unlocked, builtins.__import__, importlib.import_module = load, imported, by_name
     for name in sys.modules.keys() - before:
-        if sys.modules[name].__spec__ is None:
+        if getattr(sys.modules[name], "__spec__", None) is None:
             _placed.discard(name)
         else:
             _hidden[name] = sys.modules.pop(name)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -53,9 +53,25 @@ def require_paths() -> None:
     subprocess.Popen.__init__ = checked  # type: ignore[method-assign]
 
 
-def starts_programs(module: ModuleType) -> bool:
-    """Check if a module of tests has `program`, or anything from a module of tests/support/ that has it."""
-    if "program" in vars(module):
-        return True
-    homes = {getattr(each, "__module__", "") for each in vars(module).values()} - {module.__name__, __name__}
-    return any(starts_programs(sys.modules[home]) for home in homes if str(home).startswith("tests.support."))
+def starts_programs(*functions: Any) -> bool:
+    """Check if functions of the tests look for a program: by `program`, by `which`, or by what does so."""
+    seen: set[int] = set()
+
+    def reaches(value: Any) -> bool:
+        value = getattr(value, "__wrapped__", value)
+        home = getattr(sys.modules.get(getattr(value, "__module__", None) or ""), "__file__", None) or ""
+        if value is program or id(value) in seen or not home.startswith(str(TESTS)):
+            return value is program
+        seen.add(id(value))
+        if isinstance(value, type):
+            return any(map(reaches, vars(value).values()))
+        names = _names(value.__code__) if isinstance(value, FunctionType) else set()
+        return "which" in names or any(reaches(value.__globals__.get(name)) for name in names)
+
+    return any(map(reaches, functions))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that code reads, and the functions in it."""
+    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names, *(name for names in inner for name in names)}

@@ -35,10 +35,9 @@ def test_program_is_started_by_its_path_alone(tmp_path: Path) -> None:
 
 
 def test_tests_that_reach_a_program_through_support_are_of_the_lane() -> None:
-    """This module has `program` itself; one that starts a Redis has a function of its support module."""
-    from tests.race import test_built_once
-    from tests.unit import test_model
+    """By a function, or by a class that a function makes; what only stands in the same module is none of them."""
+    from tests.support.redis_server import RedisServer
 
-    assert starts_programs(sys.modules[__name__])
-    assert starts_programs(test_built_once)
-    assert not starts_programs(test_model)
+    assert starts_programs(test_program_that_is_missing_skips_the_test_with_the_package_s_name)
+    assert starts_programs(RedisServer)
+    assert not starts_programs(test_program_is_started_by_its_path_alone)
