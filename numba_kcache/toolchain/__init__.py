@@ -128,7 +128,11 @@ class Toolchain:
                 if not row or row[2:] != identity or name in called:
                     if not (looks or name in called):
                         return None
-                    row = self._library(name, row) if name in libraries else self._installed(name)
+                    before, row = row, self._library(name, row) if name in libraries else self._installed(name)
+                    if row and before and row[:6] == before[:6]:
+                        row = (
+                            before  # only its ctime is new, as that of a file that got a link: the content is the same
+                        )
                 if row and name not in libraries and sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     identified[name] = self._imported_version(name, row)
                 else:

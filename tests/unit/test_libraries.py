@@ -488,6 +488,33 @@ def test_build_that_was_installed_since_the_start_is_not_the_imported_one(
     assert str(identity_of("imaginary")).startswith("3 unknown:")
 
 
+def test_package_whose_files_got_links_is_still_the_imported_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `uv`, which links the files of its cache into each environment: it changes their ctime, and nothing else. A
+    process that began before knows them from the record."""
+    site, records = tmp_path / "site-packages", Records()
+    (site / "linked-3.dist-info").mkdir(parents=True)
+    file = site / "linked-3.dist-info" / "METADATA"
+    file.write_text("Version: 3\n")
+    (site / "linked").mkdir()
+    (site / "linked" / "__init__.py").write_text("__version__ = '3'\n")
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    earlier = records.toolchain()
+    assert earlier.identify((), ("linked",)) == ({}, {"linked": "3"})
+    earlier.settle()
+    before = file.stat().st_ctime_ns
+    monkeypatch.setattr(libraries, "_BEGAN_NS", before + 1)
+    while file.stat().st_ctime_ns == before:
+        os.link(file, tmp_path / "link")
+        os.unlink(tmp_path / "link")
+    monkeypatch.setitem(sys.modules, "linked", __import__("linked"))
+
+    assert records.toolchain().identify((), ("linked",)) == ({}, {"linked": "3"})
+    os.utime(file)
+    assert str((records.toolchain().identify((), ("linked",)) or ({}, {}))[1]["linked"]).startswith("3 unknown:")
+
+
 # -- nothing installed ----------------------------------------------------------------------------------------
 
 WITHOUT = """
