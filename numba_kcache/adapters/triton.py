@@ -132,6 +132,8 @@ def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
         for name, data in payloads.items():
             if _is_host_code(name, data):
                 return f"its file {name} is code for the host"
+            if name.startswith("__grp__"):  # Triton's own manager would follow its paths
+                return f"its file {name} lists files"
             if name.endswith(".cubin"):
                 cubin = read_cubin(data)
                 if cubin.sm != metadata["target"].get("arch"):

@@ -1,7 +1,7 @@
 """The history of each kernel: the entries stored for it, kept to explain a later miss.
 
 Promise     Records are only reported, never used to find code: a record that is lost, damaged or forged can only make
-            an explanation worse. Nothing here changes the store.
+            an explanation worse. Nothing here adds to the store.
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
             program has one history whether it is run as a script, with `-m`, by a process pool or imported by
             `numba-kcache explain`. A module of a package has the same history in every checkout. A history holds the

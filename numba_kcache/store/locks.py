@@ -277,13 +277,14 @@ class KeyTurn(Generic[Result]):
             while True:
                 file.open(make=True)
                 if file.try_lock():
-                    found, status = self._look(), file.status()
+                    status = file.status()
+                    if status.st_nlink and (self._builds or status.st_size):  # a mark: its owner was killed
+                        file.write(b"%d" % os.getpid())
+                    found = self._look()
                     if found is not None or _has_failed(status):
                         file.remove()  # built; or the owner that this waited for has failed
                         return found
                     if status.st_nlink:
-                        if self._builds or status.st_size:  # of an owner that was killed before it removed the file
-                            file.write(b"%d" % os.getpid())
                         self._file = file
                         return None
                     self._has_waited, now_s = True, locks.clock()

@@ -121,3 +121,14 @@ def test_fields_of_a_struct_are_part_of_its_type(make: Callable[..., Any]) -> No
             aggregate_types._map_be_type_names_to_fe_types.pop(name, None)
 
     assert [len({*found[:end]}) for end in range(2, 9, 2)] == [1, 2, 3, 4]
+
+
+def test_place_of_a_struct_in_a_union_is_part_of_its_type() -> None:
+    """A union that has it sets in which word its bits are, also where it is used alone."""
+    struct = struct_of(("low", types.uint32, 4), ("high", types.uint32, 4))
+    found = [signature_component(MLIR, (types.CPointer(struct),)).digest]
+    struct.union_storage_bits = 32
+    found.append(signature_component(MLIR, (types.CPointer(struct),)).digest)
+    aggregate_types._map_be_type_names_to_fe_types.pop("Struct")
+
+    assert found[0] != found[1]

@@ -190,6 +190,27 @@ def test_turn_is_free_after_a_look_that_raises(tmp_path: Path) -> None:
     assert kept
 
 
+def test_builder_that_has_not_begun_is_not_taken_for_a_stopped_one(tmp_path: Path) -> None:
+    """Also by a process that met a stopped builder before: the turn is taken, then the entry looked for, then built."""
+    waiter, builder, found = of_node(tmp_path, Time()), of_node(tmp_path, Time()), list[bool]()
+    held = stopped_builder(tmp_path, "squatted")
+    with waiter.turn("squatted", lambda: None, WAIT_S, builds=True):
+        pass
+
+    def wait() -> None:
+        with waiter.turn("key", lambda: None, WAIT_S, builds=True) as turn:
+            found.append(turn.has_turn)
+
+    def look() -> None:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+
+    with builder.turn("key", look, WAIT_S, builds=True) as turn:
+        assert (turn.has_turn, found) == (True, [False])
+    os.close(held)
+
+
 def test_waits_in_vain_are_bounded_over_the_life_of_a_process(tmp_path: Path) -> None:
     """A hundred builders that never end, but run, cost a process no more than one such wait."""
     time = Time()

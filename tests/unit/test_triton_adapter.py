@@ -146,6 +146,7 @@ def test_another_key_or_kernel_is_another_group() -> None:
         (lambda: {**files_of(), "stub.so": b"anything"}, "its file stub.so is code for the host"),
         (lambda: {**files_of(), "k.ptx": HOST_ELF}, "its file k.ptx is code for the host"),
         (lambda: {**files_of(), "run": b"#!/bin/sh\n"}, "its file run is code for the host"),
+        (lambda: {**files_of(), "__grp__k.json": '{"child_paths": {"k.json": "/x"}}'}, "__grp__k.json lists files"),
     ],
 )
 def test_stored_group_that_is_not_what_was_asked_for_is_set_aside(files: Callable[[], Any], why: str) -> None:
