@@ -57,6 +57,11 @@ KINDS = {
     "all, later": "@cuda.jit\ndef kernel(a, x, y, n): y[0] = a * x[0] + n\n"
     "numba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install(all=True)\n"
     "launch = lambda k, x, y: k(2.0, x, y, 64)",
+    "all, no decorator": "numba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install(all=True)\n"
+    "from numba.cuda.dispatcher import CUDADispatcher\n"
+    "def kernel(a, x, y, n): y[0] = a * x[0] + n\n"
+    "kernel = CUDADispatcher(kernel, targetoptions={'debug': False, 'opt': True, 'lto': False, 'extensions': []})\n"
+    "launch = lambda k, x, y: k(2.0, x, y, 64)",
 }
 """A kernel of each kind, and a launch of it."""
 
@@ -106,7 +111,7 @@ def test_launch_by_numba_itself_is_ordered_alike(tmp_path: Path) -> None:
     assert seen(tmp_path, script, "numba") == [(2, 0), 0, (0, 2), (1, 0), 0, (0, 1)]
 
 
-@pytest.mark.parametrize("kind", ["installed", "all", "all, later"])
+@pytest.mark.parametrize("kind", ["installed", "all", "all, later", "all, no decorator"])
 def test_installed_kernels_keep_the_default_stream(tmp_path: Path, kind: str) -> None:
     """Numba's own arrays ask for nothing, as in Numba; foreign ones are waited for, and wait, from the first launch on.
     A stream that is given waits for producers alone."""

@@ -224,7 +224,7 @@ class NumbaDefinition(PythonDefinition):
                 "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
             )
         options |= self.given
-        if options["shared_memory_carveout"] is not None:
+        if options.get("shared_memory_carveout") is not None:
             parts._validate_shared_memory_carveout(options["shared_memory_carveout"])
         return Declared(function, options)
 
