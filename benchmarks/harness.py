@@ -110,7 +110,9 @@ def fresh(
     begin = time.time()
     found = answer(start(words, folder, more), limit_s)
     if isinstance(found, dict):
-        found["result"], found["process"] = found.pop("end", begin) - begin, time.time() - begin
+        found["process"] = time.time() - begin
+        if "end" in found:
+            found["result"] = found.pop("end") - begin
     return found
 
 
