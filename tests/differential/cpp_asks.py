@@ -284,7 +284,8 @@ def _link(inputs: list[tuple[str, bytes]], given: dict[str, Any], lto: bool) -> 
     from cuda.bindings import nvjitlink
 
     kinds = {name: getattr(nvjitlink.InputType, name.upper()) for name in ("ltoir", "cubin", "ptx")}
-    opt = 0 if given.get("debug") else given.get("opt", 3)
+    opt = given.get("opt", 3)
+    opt = 0 if opt == 3 and given.get("debug") else opt  # ptxas refuses others with debug information
     flags = ["-arch=sm_90", f"-O{opt}" if opt in (0, 3) else f"-Xptxas=-O{opt}"]
     flags += ["-lto"] if lto else []
     flags += [f"-maxrregcount={given['max_registers']}"] if given.get("max_registers") else []
