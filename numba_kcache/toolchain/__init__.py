@@ -129,10 +129,8 @@ class Toolchain:
                     if not (looks or name in called):
                         return None
                     before, row = row, self._library(name, row) if name in libraries else self._installed(name)
-                    if row and before and row[:6] == before[:6]:
-                        row = (
-                            before  # only its ctime is new, as that of a file that got a link: the content is the same
-                        )
+                    if row and before and row[:6] == before[:6]:  # a link to the file renews its ctime alone: the
+                        row = before  # content is that on record
                 if row and name not in libraries and sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     identified[name] = self._imported_version(name, row)
                 else:
