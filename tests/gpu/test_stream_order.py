@@ -46,7 +46,7 @@ def source_kernel(cache: KernelCache) -> Callable[..., None]:
     return lambda x, y, value, stream=None: kernel[1, 256, stream](x, y, value, N, CYCLES)
 
 
-def numba_kernel(cache: KernelCache, module: str = "numba") -> Callable[..., None]:
+def numba_kernel(cache: KernelCache, module: str = "numba", *, is_specialised: bool = False) -> Callable[..., None]:
     cuda: Any = pytest.importorskip(f"{module}.cuda")
 
     @cached_kernel(cache=cache)
@@ -58,7 +58,11 @@ def numba_kernel(cache: KernelCache, module: str = "numba") -> Callable[..., Non
             y[i] = x[i] + value
             i += cuda.blockDim.x
 
-    return lambda x, y, value, stream=None: slow[1, 256, stream](x, y, np.float32(value), 2000)
+    def launch(x: Any, y: Any, value: float, stream: Any = None) -> None:
+        arguments = x, y, np.float32(value), 2000
+        (slow.specialize(*arguments) if is_specialised else slow)[1, 256, stream](*arguments)
+
+    return launch
 
 
 def installed_kernel(cache: KernelCache, **options: bool) -> Callable[..., None]:
@@ -82,6 +86,7 @@ def installed_kernel(cache: KernelCache, **options: bool) -> Callable[..., None]
 KINDS: dict[str, Callable[[KernelCache], Callable[..., None]]] = {
     "source": source_kernel,
     "numba": numba_kernel,
+    "numba, specialised": lambda cache: numba_kernel(cache, is_specialised=True),
     "mlir": lambda cache: numba_kernel(cache, "numba_cuda_mlir"),
     "installed": installed_kernel,
     "installed for all": lambda cache: installed_kernel(cache, all=True),

@@ -128,10 +128,11 @@ except KCacheError as error:
 
 
 def test_specialised_kernel_has_the_attributes(tmp_path: Path) -> None:
-    """`.specialize` gives Numba's dispatcher, which launches as the kernel does."""
+    """`.specialize` gives a kernel with the same options, the same one for equal types."""
     script = """
 kernel = made(straight, cooperative=True, cluster=2, max_dynamic_shared=99_000)
 kernel.specialize(array(), 1)[4, 32, 0, 90_000](array(), 1)
+assert kernel.specialize(array(), 2) is kernel.specialize(array(), 1)
 """
     _, events = seen(tmp_path, script, "set_attribute", "launch")
 

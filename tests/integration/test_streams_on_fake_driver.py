@@ -48,6 +48,8 @@ KINDS = {
     "cuda": "kernel = cached_kernel(SAXPY, cache=cache)\nlaunch = lambda k, x, y: k(2.0, x, y, 64)",
     "numba": "@cached_kernel(cache=cache)\ndef kernel(a, x, y, n): y[0] = a * x[0] + n\n"
     "launch = lambda k, x, y: k(2.0, x, y, 64)",
+    "numba, specialised": "@cached_kernel(cache=cache)\ndef made(a, x, y, n): y[0] = a * x[0] + n\n"
+    "kernel = made.specialize(2.0, on(one), on(one), 64)\nlaunch = lambda k, x, y: k(2.0, x, y, 64)",
     "installed": "numba_kcache.configure(directory=sys.argv[1])\nnumba_kcache.install()\n"
     "@cuda.jit(cache=True)\ndef kernel(a, x, y, n): y[0] = a * x[0] + n\n"
     "launch = lambda k, x, y: k(2.0, x, y, 64)",
@@ -83,7 +85,7 @@ def seen(tmp_path: Path, script: str, kind: str = "cuda") -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["cuda", "numba"])
+@pytest.mark.parametrize("kind", ["cuda", "numba", "numba, specialised"])
 def test_launch_goes_to_the_stream_of_its_arrays(tmp_path: Path, kind: str) -> None:
     """Numba's arrays with theirs, other libraries' with the current one; the first decides, the others are ordered on
     both sides; from the first launch on, also by `forall` and with 0 in third place."""

@@ -325,6 +325,7 @@ class PythonResolutions(Resolutions):
 
     Attributes:
         dispatcher: Numba's dispatcher, for arguments that no launcher supports; None before it is needed.
+        specialized: The kernels for one signature, by the dispatcher of each.
         launches: The owner of the method that chooses the session; None if the process's session is used.
     """
 
@@ -333,6 +334,7 @@ class PythonResolutions(Resolutions):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.dispatcher: Any = None
+        self.specialized: dict[Any, Any] = {}
         self.launches: Any = getattr(self.session, "__self__", None)
         self._uncached: dict[Variant, str] = {}
         if self.definition.options.get("signature"):

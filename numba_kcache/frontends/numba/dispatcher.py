@@ -11,6 +11,7 @@ Not here    What it returns, and launches by a dispatcher (llvm_dispatcher, mlir
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +20,7 @@ from ...engine import RunsUncached
 from ...errors import CompileError, NoDeviceError, OptionError
 from ...launch import LaunchShape, bindings, current_device
 from ...model import Artifact
-from .. import Launches
+from .. import Kernel, Launches, define
 from . import Flavour, surface
 from .arguments import Signature
 
@@ -40,7 +41,7 @@ def attribute_of(resolutions: Any, name: str) -> Any:
         name: One of `NAMES`, or of those that one Numba alone has.
     """
     if name == "specialize":
-        return lambda *arguments: specialized(dispatcher_of(resolutions), resolutions, arguments)
+        return functools.partial(specialized_kernel, resolutions)
     dispatcher = dispatcher_of(resolutions)
     if dispatcher._can_compile:
         for _target, _ptx_target, types in resolutions.known():
@@ -88,6 +89,13 @@ def specialized(dispatcher: Any, resolutions: Any, arguments: Sequence[Any]) -> 
         found._specialized = True
         dispatcher.specializations[key] = found
     return found
+
+
+def specialized_kernel(resolutions: Any, *arguments: Any) -> Kernel:
+    """Make the kernel with the same options that takes arguments of these types, or values like these, alone."""
+    found, options = specialized(dispatcher_of(resolutions), resolutions, arguments), resolutions.definition.options
+    made: dict[Any, Kernel] = resolutions.specialized
+    return made.get(found) or made.setdefault(found, Kernel(define(found, {**options, "signature": None}, 0)))
 
 
 def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:
