@@ -44,6 +44,7 @@ from ..launch import (
     Dim3,
     Launch,
     LaunchShape,
+    Relaxed,
     check_interpreter,
     current_device,
     current_ordinal,
@@ -781,23 +782,24 @@ class Launches:
             except CodeRefusedError:
                 pass  # the same error comes again below, and is handled there
         if loaded is None:
-            device = current_device()
-            found = on_device.get((device.ordinal, variant))
-            if found is not None and not found[1].module.has_lost_its_context():
-                return found
-            session = self._session()
-            session.users.add(self)
-            resolution = resolutions.for_device(device.target, variant, session)
-            artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
-            try:
-                loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=resolution.is_stored)
-            except CodeRefusedError as error:
-                resolutions.give_up(resolution, error)
+            with Relaxed():
+                device = current_device()
+                found = on_device.get((device.ordinal, variant))
+                if found is not None and not found[1].module.has_lost_its_context():
+                    return found
+                session = self._session()
+                session.users.add(self)
                 resolution = resolutions.for_device(device.target, variant, session)
-                artifact, key = resolution.artifact, resolution.key or resolution.name
-                loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=False)
-            if variant is None:
-                resolutions.shared = session, resolution, loaded.module
+                artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
+                try:
+                    loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=resolution.is_stored)
+                except CodeRefusedError as error:
+                    resolutions.give_up(resolution, error)
+                    resolution = resolutions.for_device(device.target, variant, session)
+                    artifact, key = resolution.artifact, resolution.key or resolution.name
+                    loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=False)
+                if variant is None:
+                    resolutions.shared = session, resolution, loaded.module
         has_variants, artifact = definition.has_variants, resolution.artifact
         options = definition.launch_options_of(artifact) if has_variants else definition.launch_options
         launcher = definition.launcher(

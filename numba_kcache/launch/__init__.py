@@ -315,6 +315,7 @@ def bindings() -> Driver:
     """The driver of this process. Where its library is missing, using a function raises RuntimeError."""
     driver = Driver()
     driver.addresses = {}
+    driver.__dict__["cuThreadExchangeStreamCaptureMode"] = lambda mode: (0, mode)  # where there is no driver
     for name, pattern in _PATTERNS.items():
         found = native.function(name, pattern)
         if found is not None:
@@ -331,6 +332,17 @@ def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
     if answer[0] != 0:
         raise LaunchError(f"cannot {action}", f"the driver returned {bindings().name_of(answer[0])}", hint)
     return answer[1] if len(answer) > 1 else None
+
+
+class Relaxed:
+    """While it is entered, calls of this thread do not end a stream capture: loads, and what finalizers call, of
+    any library, when the garbage of a program is collected meanwhile."""
+
+    def __enter__(self) -> None:
+        _status, self._before = bindings().cuThreadExchangeStreamCaptureMode(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+    def __exit__(self, *_error: object) -> None:
+        bindings().cuThreadExchangeStreamCaptureMode(self._before)
 
 
 class CurrentDevice(NamedTuple):

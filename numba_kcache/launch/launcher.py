@@ -110,9 +110,6 @@ _FUNCTION_ATTRIBUTES = {
 LONGEST_WAIT_S = 5.0
 """Longest wait for another thread that loads the same module; after it both load, and one of the two is unloaded."""
 
-_RELAXED = 2
-"""CU_STREAM_CAPTURE_MODE_RELAXED."""
-
 
 class LoadedKernel:
     """One kernel on one device, ready to be launched.
@@ -221,7 +218,7 @@ class Loader:
     def load(
         self, artifact: Artifact, compiled: CompiledKernel, key: str, device: CurrentDevice, *, stored: bool
     ) -> LoadedKernel:
-        """Load a kernel on the current device.
+        """Load a kernel on the current device; `launch.Relaxed` is entered.
 
         Args:
             artifact: The artifact with the kernel.
@@ -246,19 +243,14 @@ class Loader:
                 return module.kernel(compiled)
             if found is not None:
                 modules.pop(name, None)
-            driver, code = bindings(), (artifact, dict[str, Any]())
+            code = artifact, dict[str, Any]()
             _require_fit(code, compiled, [])
-            answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
-            before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
-            try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
-                if self._dropped:
-                    from .streams import unload_dropped
+            if self._dropped:
+                from .streams import unload_dropped
 
-                    unload_dropped(self._dropped, driver, device.ordinal)
-                made = LoadedModule(code, device, name, self)
-                kernel = made.kernel(compiled)  # a cubin for another device is refused here, not when it is loaded
-            finally:
-                driver.cuThreadExchangeStreamCaptureMode(before)
+                unload_dropped(self._dropped, device.ordinal)
+            made = LoadedModule(code, device, name, self)
+            kernel = made.kernel(compiled)  # a cubin for another device is refused here, not when it is loaded
             first = modules.setdefault(name, weakref.ref(made))()
             if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
                 return first.kernel(compiled)
@@ -268,8 +260,11 @@ class Loader:
                 lock.release()
         if modules is not self._modules:
             made.live[0] = False  # `forget` was called meanwhile: the next launch loads again
-        fields = {"kernel": compiled.name, "key": key, "device": device.ordinal, "stored": stored}
-        self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
+        fields = {
+            "kernel": compiled.name, "key": key, "device": device.ordinal, "stored": stored,
+            "load_time_s": time.perf_counter() - start,
+        }  # fmt: skip
+        self._emit(Event(EventKind.LOAD, fields))
         return kernel
 
     def forget(self) -> None:

@@ -26,15 +26,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import LaunchError
-from . import DISABLE_TIMING, bindings, context_id, done, is_capturing
+from . import DISABLE_TIMING, Relaxed, bindings, context_id, done, is_capturing
 
 _HINT = "launch on the stream that produces the arguments"
 
 _NOT_READY = 600
 """CUDA_ERROR_NOT_READY."""
-
-_RELAXED = 2
-"""CU_STREAM_CAPTURE_MODE_RELAXED."""
 
 HELD_LIMIT = 4096
 """Limit of the pending launches whose borrowed objects are kept: several times what the driver queues for a stream."""
@@ -101,8 +98,7 @@ class StreamWaits:
         While the stream is captured nothing is kept: a graph may run at any time, and the user keeps its arguments.
         """
         driver, action = self._driver, "keep the arguments of a launch"
-        answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
-        try:
+        with Relaxed():
             _free(driver)
             if is_capturing(driver, handle):
                 return
@@ -112,9 +108,6 @@ class StreamWaits:
             event = done(driver.cuEventCreate(DISABLE_TIMING), action)
             done(driver.cuEventRecord(event, handle), action)
             _held.append((event, borrowed))
-        finally:
-            if answer[0] == 0:
-                driver.cuThreadExchangeStreamCaptureMode(answer[1])
 
     def _is_outside_capture(self, producer: int, consumer: int, action: str) -> bool:
         """True if the consumer is being captured and the producer is not: the graph then waits for an event."""
@@ -158,14 +151,14 @@ class Dropped(NamedTuple):
     pid: int
 
 
-def unload_dropped(dropped: list[Any], driver: Any, ordinal: int) -> None:
+def unload_dropped(dropped: list[Any], ordinal: int) -> None:
     """Unload the modules of a list of `Dropped` whose launches are done. The current context is of device `ordinal`.
 
     Args:
         dropped: The list; modules that cannot be unloaded yet stay in it.
-        driver: `launch.bindings()`.
         ordinal: Ordinal of the current device.
     """
+    driver = bindings()
     if any(driver.cuStreamIsCapturing(handle) != (0, 0) for handle in (0, *_current_streams(ordinal))):
         return
     context, waiting = context_id(), list[Dropped]()

@@ -182,6 +182,45 @@ for _ in range(3):
     assert all(each["captured"] for each in events if each["event"] == "launch")
 
 
+def test_garbage_that_is_collected_in_a_first_launch_does_not_end_a_capture(tmp_path: Path) -> None:
+    """Compiling makes so many objects that Python collects garbage, and the finalizers of Numba's arrays free memory,
+    which a capture forbids; kernels of each kind, nothing stored and stored."""
+    script = """
+import gc
+import cuda.bindings.driver as driver
+gc.disable()
+configure(directory=sys.argv[1])
+x = cuda.device_array(64, np.float32)
+stream = driver.cuStreamCreate(1)[1]
+class Cycle: pass
+def add(x, value):
+    x[cuda.grid(1)] += value
+def litter():
+    for _ in range(30):
+        cycle = Cycle()
+        cycle.itself, cycle.array = cycle, cuda.device_array(64, np.float32)
+subscribe(lambda event: gc.collect())
+install()
+makers = (lambda: cached_kernel(add), lambda: cached_kernel(SAXPY), lambda: cuda.jit(cache=True, opt=2)(add))
+for make in makers * 2:
+    kernel = make()
+    litter()
+    driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+    launch = kernel[1, 64, cuda.external_stream(int(stream))]
+    launch(*((2.0, x, x, 64) if make is makers[1] else (x, 2.0)))
+    print(int(driver.cuStreamEndCapture(stream)[0]))
+    if make is makers[2]:
+        print(info("process").misses, info("process").hits)
+        configure(directory=sys.argv[1])
+"""
+    said, events = seen(tmp_path, script, "forbidden", "free", "launch")
+
+    assert said.split() == ["0", "0", "0", "3", "0", "0", "0", "0", "0", "3"]
+    assert [each["captured"] for each in events if each["event"] == "launch"] == [True] * 6
+    assert sum(each["event"] == "free" for each in events) >= 100, "garbage was collected"
+    assert not [each for each in events if each["event"] == "forbidden"]
+
+
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
     """Each device has its module; an array of the other device is refused where the process sees two."""
     script = """

@@ -96,6 +96,17 @@ def test_install_keeps_the_wait_of_the_host_for_the_stream_of_an_array(tmp_path:
 
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_garbage_that_is_collected_in_a_first_launch_does_not_end_a_capture(tmp_path: Path, way: str) -> None:
+    """Finalizers of arrays free memory while a kernel is compiled, or looked up, which a capture forbids."""
+    log = tmp_path / "log"
+
+    assert [said(mlir_programs.CAPTURED, tmp_path / "cache", way, log=log) for _ in range(2)] == [["0"], ["0"]]
+
+    assert len(read_log(log, "free")) >= 40, "garbage was collected"
+    assert not read_log(log, "forbidden")
+
+
+@pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_compile_warns_and_a_hit_does_not(tmp_path: Path, way: str) -> None:
     """A warning is issued once, while the kernel is compiled."""
     cold, warm = (said(mlir_programs.WARNS, tmp_path / "cache", way, is_later=each) for each in (False, True))

@@ -388,7 +388,7 @@ except LaunchError as error:
 
     *asked, calls = asked.split()
     assert asked == [
-        "cuCtxGetId", "cuThreadExchangeStreamCaptureMode", "cuDeviceGetCount", "cuCtxGetId", "cuModuleLoadData",
+        "cuThreadExchangeStreamCaptureMode", "cuCtxGetId", "cuDeviceGetCount", "cuCtxGetId", "cuModuleLoadData",
         "cuModuleGetFunction", "cuThreadExchangeStreamCaptureMode",
     ]  # fmt: skip
     assert int(calls) <= 150

@@ -26,6 +26,7 @@ enum result {
 };
 enum { MAX_OBJECTS = 1 << 18, MAX_CONTEXTS = 32, MAX_UNSERVED = 1000, MAX_FAULTS = 32 };
 enum { THREAD_STREAM = 2 };  /* without an object, like 0 and 1 (the legacy stream): every context has it */
+enum { RELAXED = 2 };  /* mode of a capture, of a thread; 0: global, 1: of one thread */
 typedef unsigned long long address;
 
 /* ---- objects, to which handles point ---- */
@@ -34,10 +35,11 @@ enum kind { NOTHING, CONTEXT, STREAM, EVENT, LIBRARY, MODULE, KERNEL, FUNCTION, 
 
 typedef struct object {
     enum kind kind;
-    bool is_dead, is_active;    /* active: a context between its first retain and its end */
+    bool is_dead, is_active;    /* active: a context between its first retain and its end; a graph during its capture */
     bool is_spoiled;            /* a graph: a forbidden call was made during its capture */
     int device, priority;
-    unsigned flags, epoch;      /* epoch: that of its context when it was made; a context's grows when it ends */
+    pthread_t thread;           /* graph: the thread that began its capture */
+    unsigned flags, epoch;      /* flags of a graph: the mode of its capture; epoch: that of its context when it was made; a context's grows when it ends */
     long count;                 /* context: references; graph: launches */
     address recorded_ns;        /* event: time of the record */
     struct object *context;     /* the object is dead when this context has ended; NULL: no context */
@@ -49,7 +51,8 @@ typedef struct object {
 } *handle;
 
 static struct object objects[MAX_OBJECTS];
-static handle primaries[MAX_DEVICES], guarding;  /* guarding: the capture that forbids calls (spoils_capture) */
+static handle primaries[MAX_DEVICES];
+static int captures;  /* begun and not ended */
 static size_t objects_made;
 static int compute_capabilities[MAX_DEVICES], device_count, driver_version;
 static __thread handle contexts_here[MAX_CONTEXTS];

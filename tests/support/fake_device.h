@@ -167,20 +167,34 @@ static struct allocation *hand_out(void *base, size_t bytes, char what)
     return &allocations[allocation_count++];
 }
 
-/* Some calls are forbidden during a capture. Calls on the legacy stream are forbidden only if it would have to wait
- * for the captured stream. A forbidden call spoils the capture. */
+/* Some calls are unsafe during a capture: forbidden unless the mode of their thread allows them. Calls on the legacy
+ * stream are forbidden in every mode if it would have to wait for the captured stream. A forbidden call spoils the
+ * capture. */
 static bool spoils_capture(bool is_on_legacy_stream)
 {
-    if (guarding && state_of(guarding->parent, STREAM))
-        guarding = NULL;  /* its stream is gone */
-    if (!guarding || (is_on_legacy_stream && guarding->parent->flags))
-        return false;
-    return guarding->is_spoiled = true;
+    bool spoils = false;
+    for (size_t i = 0; captures && i < objects_made; i++) {
+        handle graph = &objects[i];
+        if (graph->kind != GRAPH || !graph->is_active)
+            continue;
+        if (state_of(graph->parent, STREAM)) {
+            graph->is_active = false, captures--;  /* its stream is gone */
+            continue;
+        }
+        bool is_own = pthread_equal(graph->thread, pthread_self());
+        bool is_forbidden = is_on_legacy_stream ? !graph->parent->flags && graph->parent->context == here
+            : capture_mode_here != RELAXED && (is_own ? graph->flags != RELAXED : !graph->flags && !capture_mode_here);
+        graph->is_spoiled |= is_forbidden, spoils |= is_forbidden;
+    }
+    if (spoils)
+        NOTE("forbidden", STREAM_CAPTURE_UNSUPPORTED, " ");
+    return spoils;
 }
+
+#define UNSAFE CHECK(!spoils_capture(false), STREAM_CAPTURE_UNSUPPORTED)
 
 static int allocate(void **base, size_t bytes, char what)
 {
-    CHECK(!spoils_capture(false), STREAM_CAPTURE_UNSUPPORTED);
     CHECK(bytes, INVALID_VALUE);
     CHECK(bytes <= total_bytes - bytes_in_use(here->device), OUT_OF_MEMORY);
     CHECK(!posix_memalign(base, 512, bytes), OUT_OF_MEMORY);
@@ -274,10 +288,9 @@ SERVE(cuCtxGetLimit, IN_CONTEXT, (size_t *value, int limit), *value = limit ? 8 
 SERVE(cuCtxSetLimit, IN_CONTEXT, (int limit, size_t value),
     return NOTE("set_limit", SUCCESS, ",\"limit\":%d,\"value\":%zu", limit, value);)
 SERVE(cuCtxSynchronize, IN_CONTEXT, (void),
-    CHECK(!spoils_capture(false), STREAM_CAPTURE_UNSUPPORTED);
-    return NOTE("synchronize", SUCCESS, ",\"device\":%d", here->device);)
+    UNSAFE; return NOTE("synchronize", SUCCESS, ",\"device\":%d", here->device);)
 SERVE_SINCE(13000, cuCtxSynchronize_v2, READY, (handle context),
-    CONTEXT_OR_HERE(context); CHECK(!spoils_capture(false), STREAM_CAPTURE_UNSUPPORTED);
+    CONTEXT_OR_HERE(context); UNSAFE;
     return NOTE("synchronize", SUCCESS, ",\"device\":%d", context->device);)
 SERVE(cuProfilerStart, READY, (void), )
 SERVE(cuProfilerStop, READY, (void), )
@@ -295,8 +308,10 @@ static int stream_of(uintptr_t queue, handle *stream)
  * captured one they are an error. */
 #define LOOK_UP(queue) handle stream; TRY(stream_of(queue, &stream)); here = stream ? stream->context : here
 #define QUEUE_ON(queue) LOOK_UP(queue); \
-    CHECK(stream || queue == THREAD_STREAM || !spoils_capture(true), STREAM_CAPTURE_IMPLICIT)
+    CHECK(stream || queue == THREAD_STREAM || !spoils_capture(true), STREAM_CAPTURE_IMPLICIT); \
+    CHECK(!IS_CAPTURING || !stream->capture->is_spoiled, STREAM_CAPTURE_INVALIDATED)
 #define WAIT_FOR(queue) LOOK_UP(queue); \
+    CHECK(stream || queue == THREAD_STREAM || !spoils_capture(true), STREAM_CAPTURE_IMPLICIT); \
     CHECK(!IS_CAPTURING || !(stream->capture->is_spoiled = true), STREAM_CAPTURE_UNSUPPORTED)
 #define IS_CAPTURING (stream && stream->capture)
 #define STREAM_AND_EVENT ",\"stream\":%llu,\"event_handle\":%llu", (address)queue, (address)(uintptr_t)event
@@ -342,7 +357,7 @@ SERVE(cuLaunchHostFunc, READY, (uintptr_t queue, void (*callback)(void *), void 
 SERVE(cuEventCreate, IN_CONTEXT, (handle *event, unsigned flags),
     CHECK(*event = make(EVENT, here), OUT_OF_MEMORY); (*event)->flags = flags;)
 SERVE(cuEventDestroy_v2, READY, (handle event), TRY(state_of(event, EVENT)); event->is_dead = true;)
-SERVE(cuEventQuery, READY, (handle event), TRY(state_of(event, EVENT));)
+SERVE(cuEventQuery, READY, (handle event), TRY(state_of(event, EVENT)); UNSAFE;)
 SERVE(cuEventSynchronize, READY, (handle event), TRY(state_of(event, EVENT));)
 
 static int record(handle event, uintptr_t queue)
@@ -379,14 +394,15 @@ SERVE(cuStreamBeginCapture_v2, READY, (uintptr_t queue, int mode),
     CHECK(stream->capture = make(GRAPH, NULL), OUT_OF_MEMORY);
     stream->capture->text = strdup("");
     stream->capture->parent = stream;
-    guarding = mode < 2 ? stream->capture : guarding;  /* 2: relaxed, nothing is forbidden */
+    stream->capture->flags = (unsigned)mode, stream->capture->thread = pthread_self();
+    stream->capture->is_active = true, captures++;
     return NOTE("capture_begin", SUCCESS, ",\"stream\":%llu", (address)queue);)
 SERVE(cuStreamEndCapture, READY, (uintptr_t queue, handle *graph),
     LOOK_UP(queue);
     CHECK(IS_CAPTURING && stream->capture->parent == stream, ILLEGAL_STATE);
     handle capture = stream->capture;
     *graph = capture->is_spoiled ? NULL : capture;
-    guarding = guarding == capture ? NULL : guarding;
+    captures -= capture->is_active, capture->is_active = false;
     for (size_t i = 0; i < objects_made; i++)
         objects[i].capture = objects[i].capture == capture ? NULL : objects[i].capture;
     return NOTE("capture_end", capture->is_spoiled ? STREAM_CAPTURE_INVALIDATED : SUCCESS,
@@ -450,18 +466,18 @@ SERVE(cuGraphExecDestroy, READY, (handle exec), TRY(state_of(exec, GRAPH_EXEC));
 
 SERVE(cuMemGetInfo_v2, IN_CONTEXT, (size_t *free_bytes, size_t *total),
     *total = total_bytes; *free_bytes = total_bytes - bytes_in_use(here->device);)
-SERVE(cuMemAlloc_v2, IN_CONTEXT, (void **base, size_t bytes), return allocate(base, bytes, 'd');)
-SERVE(cuMemAllocManaged, IN_CONTEXT, (void **base, size_t bytes, unsigned flags),
+SERVE(cuMemAlloc_v2, IN_CONTEXT, (void **base, size_t bytes), UNSAFE; return allocate(base, bytes, 'd');)
+SERVE(cuMemAllocManaged, IN_CONTEXT, (void **base, size_t bytes, unsigned flags), UNSAFE;
     return allocate(base, bytes, 'm');)
 SERVE(cuMemAllocPitch_v2, IN_CONTEXT,
-    (void **base, size_t *pitch, size_t width_bytes, size_t height, unsigned element_bytes),
+    (void **base, size_t *pitch, size_t width_bytes, size_t height, unsigned element_bytes), UNSAFE;
     *pitch = (width_bytes + 511) / 512 * 512; return allocate(base, *pitch * height, 'd');)
-SERVE(cuMemAllocHost_v2, IN_CONTEXT, (void **base, size_t bytes), return allocate(base, bytes, 'h');)
-SERVE(cuMemHostAlloc, IN_CONTEXT, (void **base, size_t bytes, unsigned flags),
+SERVE(cuMemAllocHost_v2, IN_CONTEXT, (void **base, size_t bytes), UNSAFE; return allocate(base, bytes, 'h');)
+SERVE(cuMemHostAlloc, IN_CONTEXT, (void **base, size_t bytes, unsigned flags), UNSAFE;
     return allocate(base, bytes, 'h');)
-SERVE(cuMemFree_v2, READY, (address at), return give_back(at, "dm");)
-SERVE(cuMemFreeHost, READY, (address at), return give_back(at, "h");)
-SERVE(cuMemHostRegister_v2, IN_CONTEXT, (void *base, size_t bytes, unsigned flags),
+SERVE(cuMemFree_v2, READY, (address at), UNSAFE; return give_back(at, "dm");)
+SERVE(cuMemFreeHost, READY, (address at), UNSAFE; return give_back(at, "h");)
+SERVE(cuMemHostRegister_v2, IN_CONTEXT, (void *base, size_t bytes, unsigned flags), UNSAFE;
     CHECK(base && bytes, INVALID_VALUE); hand_out(base, bytes, 'r');)
 SERVE(cuMemHostUnregister, READY, (address at),
     return give_back(at, "r") ? HOST_MEMORY_NOT_REGISTERED : SUCCESS;)

@@ -30,6 +30,7 @@ static int error_of(const struct image *image)
 static int load(handle *library, const void *code, bool is_lazy)
 {
     CHECK(code, INVALID_VALUE);
+    UNSAFE;
     struct image *image = read_image(code, setting("KC_FAKE_ACCEPT_PTX", 0));
     int error = error_of(image), result = is_lazy && !image->is_malformed ? SUCCESS : error;
     NOTE("load", result, ",\"image_error\":%d,\"device\":%d,\"bytes\":%zu,\"crc32\":%u,\"sm\":%d", error,
@@ -71,6 +72,7 @@ static int load_module(handle *module, const void *code, const char *path)
 static int unload(handle library)
 {
     TRY(state_of(library, LIBRARY));
+    UNSAFE;
     library->is_dead = true;
     for (size_t i = 0; i < objects_made; i++)  /* parents have smaller indices */
         if (objects[i].kind >= MODULE && objects[i].kind <= FUNCTION)

@@ -25,6 +25,29 @@ if sys.argv[2] == "installed":
 )
 """`decorate` is `cached_kernel`, or `cuda.jit` under `install()` if the second argument is "installed"."""
 
+CAPTURED = (
+    START_EITHER
+    + """
+import gc
+from cuda.bindings import driver
+gc.disable()
+x, stream = cuda.device_array(64, np.float32), driver.cuStreamCreate(1)[1]
+class Cycle: pass
+@decorate
+def add(x, value):
+    x[cuda.grid(1)] += value
+for _ in range(30):
+    cycle = Cycle()
+    cycle.itself, cycle.array = cycle, cuda.device_array(64, np.float32)
+del cycle
+numba_kcache.subscribe(lambda event: gc.collect())
+driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+add[1, 64, int(stream)](x, 2.0)
+print(int(driver.cuStreamEndCapture(stream)[0]))
+"""
+)
+"""The first launch of a kernel, in a capture, collects arrays of numba-cuda-mlir."""
+
 PARITY = (
     START
     + """

@@ -711,7 +711,8 @@ except Exception as error:
 
 
 def test_capture_records_and_forbids(start: Start) -> None:
-    """A capture keeps its launches for the graph, also of a stream that joins it; an allocation spoils it."""
+    """A capture keeps its launches for the graph, also of a stream that joins it; an allocation spoils it, and so does
+    an unload or a query, unless the thread is in relaxed mode."""
     child = start(r"""
 begin()
 library = value(load(CUBIN["sm_90"]))
@@ -730,8 +731,19 @@ facts["graph"] = code(driver.cuGraphLaunch(runnable, stream))
 driver.cuStreamBeginCapture(stream, mode)
 facts["spoiled"] = [code(driver.cuMemAlloc(8)), code(driver.cuStreamEndCapture(stream))]
 facts["after"] = code(driver.cuMemAlloc(8))
+for modes in ((0, 0), (0, 1), (1, 0), (2, 0), (0, 2)):  # of the capture, of the thread
+    driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode(modes[0]))
+    before = value(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode(modes[1])))
+    answers = [code(driver.cuLibraryUnload(library)), code(driver.cuEventQuery(fork))]
+    driver.cuThreadExchangeStreamCaptureMode(before)
+    facts[str(modes)] = [*answers, code(driver.cuStreamEndCapture(stream))]
+    library = value(load(CUBIN["sm_90"])) if not answers[0] else library
 """)
 
+    assert {name: child.facts.pop(name) for name in list(child.facts) if name[0] == "("} == {
+        "(0, 0)": [900, 900, 901], "(0, 1)": [900, 900, 901], "(1, 0)": [900, 900, 901],
+        "(2, 0)": [0, 0, 0], "(0, 2)": [0, 0, 0],
+    }  # fmt: skip
     (launched,) = child.events("graph_launch")
     assert child.facts == {"launches": [0, 0], "graph": 0, "spoiled": [900, 901], "after": 0}
     assert [event["captured"] for event in child.events("launch")] == [True, True]

@@ -496,7 +496,9 @@ class Passed(Events):
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
     streams.StreamWaits(Passed()).hold(7, ())  # frees what other tests have borrowed, and keeps nothing
     monkeypatch.setattr(streams, "HELD_LIMIT", 3)
-    return Events()
+    made = Events()
+    monkeypatch.setattr("numba_kcache.launch.bindings", lambda: made)
+    return made
 
 
 def borrowed(events: Events, count: int) -> list[weakref.ref[Any]]:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ...engine import RunsUncached
 from ...errors import CompileError, NoDeviceError, OptionError
-from ...launch import LaunchShape, bindings, current_device
+from ...launch import LaunchShape, Relaxed, bindings, current_device
 from ...model import Artifact
 from .. import Kernel, Launches, define
 from . import Flavour, surface
@@ -256,7 +256,8 @@ class CacheOfDispatcher:
             return None
         is_known = any(each == types for _target, _ptx_target, each in resolutions.known())
         try:
-            resolution = resolutions.for_device(definition.native(current_device().target), types)
+            with Relaxed():
+                resolution = resolutions.for_device(definition.native(current_device().target), types)
         except self.unresolved:
             return None
         except CompileError:
