@@ -216,7 +216,6 @@ def _resolve_ahead(kernel: Kernel) -> None:
             if device is not None:
                 definition.kernel_in(kernel._resolutions.for_device(device, variant).artifact)
             for target in kernel._arch:
-                definition.check_target(target)
                 kernel._exactly(target, variant)
     except RunsUncached:
         return

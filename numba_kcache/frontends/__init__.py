@@ -244,7 +244,7 @@ class Definition:
         is_sent_by_name: Whether a worker gets an importable kernel by its name, not by value.
         resolutions: Its `Resolutions`, if it shares them with other definitions.
         make_resolutions: Makes its `Resolutions`, if it has its own.
-        runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
+        runs_as_ptx: Whether its PTX is all of its code: a device that the compiler does not know can launch it.
         any_variant: A variant for requests to which the variant does not matter.
         asked: Targets that the thing itself names.
         takes_cluster: Whether a configuration may have a cluster as its fifth item.
@@ -308,11 +308,17 @@ class Definition:
         return device
 
     def check_target(self, target: Target) -> None:
-        """Refuse a target that this kind of kernel cannot be compiled for.
+        """Refuse PTX alone of a kernel whose code is linked.
 
         Raises:
             OptionError: The target is refused.
         """
+        if target.virtual and not self.runs_as_ptx:
+            raise OptionError(
+                f"cannot compile {self.name or self.label} for {target} alone",
+                "its code is linked for a device",
+                f"name the device: {target.name.replace('compute', 'sm')!r}",
+            )
 
     def identity(self) -> tuple[Component, ...]:
         """List the components that all requests of this definition share.
@@ -431,6 +437,7 @@ class Resolutions:
 
     def exactly(self, target: Target, ptx_target: Target | None = None, variant: Variant = None) -> Resolution:
         """Resolve one variant for this target."""
+        self.definition.check_target(target)
         return self.resolve(Choice(target, ptx_target), variant)
 
     def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
@@ -1006,7 +1013,6 @@ class Kernel(Launches):
         """
         for variant in self._variants(signature):
             for target in self._targets(arch):
-                self._definition.check_target(target)
                 request = self._request(target, variant)
                 if request.uncacheable:
                     raise request.refusal(request.uncacheable)

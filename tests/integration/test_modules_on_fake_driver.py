@@ -74,6 +74,29 @@ def test_lazy_module_loads_the_kernels_that_are_used(tmp_path: Path) -> None:
         assert [each["event"] for each in events[4:]] == ["launch", "launch"]
 
 
+def test_lazy_module_launches_beside_stores_that_lack_it(tmp_path: Path) -> None:
+    """A read-only tier and a bundle may have PTX of others; a frozen cache says that it lacks the module."""
+    script = """
+other = KernelCache(sys.argv[1] + "/other")
+cached_kernel(SOURCE, "axpy", arch="sm_80", cache=other).compile()
+other.export_bundle(sys.argv[1] + "/one.kcache")
+tiers = [sys.argv[1] + "/other?readonly=1", sys.argv[1] + "/one.kcache"]
+for mode in ("frozen", "readwrite"):
+    cache = KernelCache(sys.argv[1], mode=mode, tiers=tiers)
+    axpy = cached_module(SOURCE, NAMES, True, cache=cache).axpy
+    print(axpy.explain().is_hit)
+    try:
+        axpy[1, 32](2.0, None, None)
+        print(cache.info("process").compiles, cache.info("process").errors)
+    except FrozenCacheError as error:
+        print("nothing of this kernel was stored" in str(error))
+"""
+    said, events = seen(tmp_path, script, "launch")
+
+    assert said.split() == ["False", "True", "False", "2", "0"]
+    assert [each["kernel"] for each in events] == ["axpy"]
+
+
 def test_each_device_has_the_module_once(tmp_path: Path) -> None:
     """Kernels of one module share it there."""
     script = """

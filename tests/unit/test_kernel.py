@@ -27,7 +27,7 @@ from numba_kcache.model import Target, parse_target, ptx_target, read_arch
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.toolchain.nvrtc import supported_targets
 from tests.support import kernels
-from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.compiling import EMPTY, SAXPY, compiled, in_python
 from tests.support.resolving import definition_of, resolutions_of
 
 
@@ -88,6 +88,20 @@ def test_each_target_of_a_list_is_compiled(cache: KernelCache) -> None:
 
 def add_one(x: Any) -> None:
     x[0] += 1
+
+
+@pytest.mark.parametrize("given", ["lto", "link", "ltoir"])
+def test_linked_code_is_not_compiled_to_ptx_alone(cache: KernelCache, tmp_path: Path, given: str) -> None:
+    """Its PTX would lack what is linked: nothing is compiled, and the message names a real target."""
+    (tmp_path / "add.cu").write_text('extern "C" __device__ int add(int x) { return x + 1; }')
+    options: dict[str, Any] = {"lto": {"lto": True}, "link": {"link": [tmp_path / "add.cu"]}}.get(given, {})
+    thing = compiled(SAXPY, "ltoir", "compute_90", "-dlto") if given == "ltoir" else SAXPY
+    kernel = cached_kernel(thing, "saxpy", cache=cache, **options)
+    for use in (kernel.compile, kernel.ptx, kernel.cubin):
+        with pytest.raises(OptionError, match=r"its code is linked for a device\n.*name the device: 'sm_90'"):
+            use("compute_90")
+
+    assert counts(cache) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "eager module", "lazy module", "numba"])

@@ -304,6 +304,14 @@ def test_device_code_is_linked(inputs: dict[str, Path], suffix: str) -> None:
     assert artifact.kernels[0].typed
 
 
+def test_linked_cuda_goes_through_the_ptx_target(inputs: dict[str, Path]) -> None:
+    """With arch="compute_80" the kernel and what is linked to it are PTX of 8.0, linked for the device."""
+    artifact = build(CALLS, through="compute_80", link=read_link_inputs([inputs["cu"]], ""))
+
+    assert b".target sm_80" in artifact.ptx
+    assert read_cubin(artifact.cubin).sm == 90
+
+
 def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_path: Path) -> None:
     """If it were passed as an object, nvJitLink would ignore it and miss the function later."""
     inputs["cubin"].rename(tmp_path / "twice.o")

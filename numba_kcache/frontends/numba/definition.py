@@ -293,15 +293,6 @@ class PythonDefinition(Definition):
             raise OptionError(f"cannot compile {self.name}", "it has no signature", hint)
         return found
 
-    def check_target(self, target: Target) -> None:
-        """Refuse virtual targets: a Numba kernel is linked for a device."""
-        if target.virtual:
-            raise OptionError(
-                f"cannot compile {self.name} for {target} alone",
-                "a Numba kernel is linked for a device",
-                f"name the device: {target.name.replace('compute', 'sm')!r}",
-            )
-
     @property
     def note(self) -> str:
         """The note that is added to Numba's own errors."""

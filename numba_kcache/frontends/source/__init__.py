@@ -513,8 +513,6 @@ class SourceDefinition(Definition):
         is_lazy: Whether it is a module whose kernels are linked one by one.
     """
 
-    runs_as_ptx = True
-
     def __init__(
         self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleKernels | None = None
     ) -> None:
@@ -562,6 +560,7 @@ class SourceDefinition(Definition):
 
             compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
             self.compile_options = compile_options(source.kind, compiling, source.base_dir)
+        self.runs_as_ptx = self.kind in TEXTS and not (self.is_lazy or self.link or self.compile_options.lto)
         if not LAUNCH_OPTIONS.isdisjoint(options) and any(options.get(name) is not None for name in LAUNCH_OPTIONS):
             from ...launch.attributes import read_launch_options
 
@@ -578,12 +577,6 @@ class SourceDefinition(Definition):
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant = None) -> Request:
         """Make the request for a target."""
-        if target.virtual and self.is_lazy:
-            raise OptionError(
-                f"cannot compile {self.name or self.label} for {target} lazily",
-                "its kernels are linked one by one, which makes no PTX",
-                "leave out lazy=True",
-            )
         return source_request(self, self.text(), target, ptx_target)
 
     def instantiate(self, values: Mapping[str, Any]) -> SourceDefinition:

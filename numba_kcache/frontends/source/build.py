@@ -325,7 +325,7 @@ def _linkable(item: LinkInput, request: SourceInput, toolkit_dirs: Sequence[str]
     options = request.options._replace(base_dir=item.folder)
     relocatable = request._replace(options=options, link=(item,))  # `link` is not empty: relocatable code
     flags = nvrtc_flags(relocatable, toolkit_dirs)
-    kind = "ltoir" if request.options.lto else "cubin"
+    kind = _outputs(relocatable)[0]
     program = os.path.join(item.folder, item.name) if request.asks_files else item.name
     result = run_nvrtc(decoded(item.data), program, flags, (kind,))
     if not result.ok:
