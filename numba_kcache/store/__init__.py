@@ -213,7 +213,7 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     if stored_kind != kind:
         raise DamagedEntry("holds another kind of file")
     if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
-        raise DamagedEntry("the header is out of bounds")
+        raise DamagedEntry(f"{payloads} payloads and a header of {header_bytes} bytes are out of bounds")
     if len(data) != written_bytes:
         raise DamagedEntry(f"{len(data)} bytes where {written_bytes} were written")
     table_end = PREFIX.size + payloads * ROW.size
