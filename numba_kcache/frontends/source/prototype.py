@@ -18,10 +18,9 @@ Source      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "E
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...model import CODE_SIZES, NamedTuple, Parameter
@@ -144,13 +143,13 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
         lowered: A mangled name that contains the kernel's type: its own, or the probe's; None if there is none.
         layout: (offset, size) of each parameter, from the cubin.
     """
-    types = plain_types(lowered) if lowered else None
-    if types is None:
-        nodes = argument_types(lowered) if lowered else None
-        types = nodes and [functools.partial(describe_node, node) for node in nodes]
-    if types is not None and len(types) == len(layout):
+    nodes: Sequence[Any] | None = plain_types(lowered) if lowered else None
+    if nodes is None and lowered:
+        nodes = argument_types(lowered)
+    if nodes is not None and len(nodes) == len(layout):
         parameters = tuple(
-            Parameter(offset, size, *describe(size)) for describe, (offset, size) in zip(types, layout, strict=True)
+            Parameter(offset, size, *describe_node(node, size))
+            for node, (offset, size) in zip(nodes, layout, strict=True)
         )
         if all(CODE_SIZES[each.code] in (None, each.size) for each in parameters):
             return parameters, True
@@ -235,7 +234,16 @@ def argument_types(mangled: str) -> list[Any] | None:
     return None if any(node.kind == "expand_arg_pack" for node in nodes) else nodes
 
 
-def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
+class _Node(NamedTuple):
+    """A type that `plain_types` has read, with what is needed of the demangler's nodes, and its spelling."""
+
+    kind: str
+    value: Any
+    spelling: str
+    qual: tuple[str, ...] = ()
+
+
+def plain_types(mangled: str) -> list[_Node] | None:
     """Parse the probe's lowered name of a function that takes numbers and pointers to them; None for any other.
 
     The result is the demangler's; importing that takes a tenth of the time of a small compile.
@@ -243,15 +251,15 @@ def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
     if not mangled.startswith(f"{_PROBE_SYMBOL}Fv") or not mangled.endswith("EEvv"):
         return None
     text, at = mangled[len(_PROBE_SYMBOL) + 2 : -4], 0
-    found: list[Callable[[int], tuple[str, str]]] = []
-    known: list[Callable[[int], tuple[str, str]] | None] = [None]  # S_ is the probe, S0_ the first type after it
+    found: list[_Node] = []
+    known: list[_Node | None] = [None]  # S_ is the probe, S0_ the first type after it
     while at < len(text) and text != "v":
         if text[at] == "S":
             end = text.find("_", at)
             digits = text[at + 1 : end]
             index = int(digits, 36) + 1 if digits.isalnum() and digits.isascii() else 0
-            type_ = known[index] if end > 0 and index < len(known) else None
-            if type_ is None:
+            node = known[index] if end > 0 and index < len(known) else None
+            if node is None:
                 return None
             at = end
         else:
@@ -260,21 +268,16 @@ def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
             name = _LETTERS.get(text[at : at + 1])
             if name is None or (name == "void" and not is_pointer):
                 return None
-            type_ = functools.partial(_describe_plain, name, is_pointer, const)
-            known += [*([None] if const else []), *([type_] if is_pointer else [])]
-        found.append(type_)
+            node = _Node("builtin", name, name)
+            if const:
+                known.append(None)
+                node = _Node("cv_qual", node, f"{name} const", ("const",))
+            if is_pointer:
+                node = _Node("pointer", node, f"{node.spelling}*")
+                known.append(node)
+        found.append(node)
         at += 1
     return found
-
-
-def _describe_plain(name: str, is_pointer: bool, const: bool, size: int) -> tuple[str, str]:
-    """(code, C++ type) of one parameter, as `describe_node`."""
-    code = _BUILTINS.get(name)
-    if name in ("long", "unsigned long"):
-        code = f"{'u' if name.startswith('unsigned') else 'i'}{8 if is_pointer else size or 8}"
-    if not is_pointer:
-        return code or "o", name
-    return ("o" if size != 8 else f"*{'k' * const}{code or '?'}"), f"{name}{' const' * const}*"
 
 
 def describe_node(node: Any, size: int) -> tuple[str, str]:
@@ -329,6 +332,8 @@ def _extents_last(match: re.Match[str]) -> str:
 def _spelling(node: Any) -> str:
     """The usual C++ spelling: the demangler casts every literal, joins qualifiers in the order of a set, and writes the
     inner extents of an array before the pointer to it."""
+    if isinstance(node, _Node):
+        return node.spelling
     text = str(node).replace("(bool)0", "false").replace("(bool)1", "true")
     text = re.sub(_LITERAL, lambda match: match[1] and "-", text)
     text = re.sub(r"((?:\[\d+\])+)(\([*&]+\)(?:\[\d+\])+)", _extents_last, text)
