@@ -30,8 +30,7 @@ from .settings import read_settings
 from .store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .store.encoding import check_payloads, encode_manifest
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
-from .tiers.chain import Chain
-from .tiers.checked_tier import CheckedTier
+from .tiers.chain import CheckedTier
 from .tiers.opening import find_layout, open_any, open_tiers
 from .tiers.trust import trust_of
 
@@ -288,10 +287,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
         raise SettingsError(f"cannot use the tier {shown_tiers(text)}", error.why, hint) from None
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
-    opened = open_tiers(settings._replace(tiers=addresses))
-    given = session.events.emit, trust_of(settings), arrived, session.statistics.sums
-    chain = Chain(session.local, opened, *given)
-    for tier in chain.tiers:
+    for tier in session.chain_of(open_tiers(settings._replace(tiers=addresses))).tiers:
         if tier.takes or not writes:
             tier.is_patient = True
             return tier

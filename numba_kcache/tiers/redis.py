@@ -7,7 +7,7 @@ Promise     A command ends within `timeout_s` of its start, one that writes with
             connection is closed, so that no answer is taken for that of another command.
 Method      One command, one answer, over a socket whose timeout is the time left. A file is a string under
             `<prefix>:<format>/<kind>/<key>`, read in one round trip: GETRANGE has the server truncate what is too long.
-Not here    When to ask, verification, and leases (tiers.checked_tier, tiers.breaker, tiers.lease); clusters of servers.
+Not here    When to ask, verification, and leases (tiers.chain, tiers.breaker, tiers.lease); clusters of servers.
 Source      RESP2, the protocol of Redis and Valkey unless the client requests another. redis-py takes 100 ms of CPU to
             import, five times what a warm first launch may lose to a tier. It also bounds neither the size nor the time
             of a whole answer (its timeout restarts with every packet), and its errors repeat the server's text.

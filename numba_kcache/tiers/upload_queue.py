@@ -4,7 +4,7 @@ Promise     `add` never waits. Tasks run one after the other, in order. The queu
             a task that does not fit is refused. At the end of the process the queue gets `FLUSH_S` seconds to finish.
 Method      A daemon thread that exists while there are tasks. A forked child begins with an empty queue: the parent
             runs its own tasks.
-Not here    Failures of a task: a task must not raise (tiers.checked_tier).
+Not here    Failures of a task: a task must not raise (tiers.chain).
 """
 
 from __future__ import annotations
