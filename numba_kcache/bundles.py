@@ -71,12 +71,7 @@ def export_bundle(
         hint = "warm it up first: numba-kcache warm MODULE --arch sm_90"
         raise BundleError(f"cannot write the bundle {path}", why, hint)
     manifests = dict(_manifests(session, {each.key for each in entries}))
-    files = [BundledFile(family, len(data), sha256(data).hexdigest()) for family, data in manifests.items()]
-
-    def read(is_entry: bool, key: str) -> bytes | None:
-        return session.local.get_encoded(key) if is_entry else manifests[key]
-
-    bundle = assemble(path, entries, files, read, signing_key=signing_key)
+    bundle = assemble(path, entries, manifests, session.local.get_encoded, signing_key=signing_key)
     if layout is None:
         return write_bundle(bundle)
     from .tiers.image import write_image
