@@ -274,7 +274,7 @@ def _only_warm_up(session: Session) -> Iterator[float]:
 
 def cores() -> int:
     """Count the cores of the process's affinity, or of the cgroup's quota if that is less; at least 1."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError, ZeroDivisionError), open(QUOTA, encoding="ascii") as file:
         quota, period = map(int, file.read().split())
         found = min(found, -(-quota // period))

@@ -32,7 +32,8 @@ _ABSENT = f"{OWN}absent"
 
 _BUILTINS = {
     "bool": "b1", "char": "i1", "signed char": "i1", "unsigned char": "u1", "short": "i2", "unsigned short": "u2",
-    "int": "i4", "unsigned int": "u4", "unsigned": "u4", "long long": "i8", "unsigned long long": "u8",
+    "int": "i4", "unsigned int": "u4", "unsigned": "u4", "long": "i8", "unsigned long": "u8",
+    "long long": "i8", "unsigned long long": "u8",
     "float": "f4", "double": "f8", "wchar_t": "i4", "char16_t": "u2", "char32_t": "u4", "char8_t": "u1",
 }  # fmt: skip
 _CLASSES = {
@@ -49,7 +50,7 @@ _LETTERS = {
 _VECTOR = r"(char|uchar|short|ushort|int|uint|long|ulong|longlong|ulonglong|float|double)([1-4])(?:_16a|_32a)?\Z"
 _VECTOR_BASES = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4",
-    "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
+    "long": "i8", "ulong": "u8", "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
 }  # fmt: skip
 _COMPLEX = r"(?:thrust|cuda::std)(?:::(?:THRUST_\w+|_\w+))*::complex<(float|double)>\Z"
 """Pattern with the inline namespaces for version and target: `thrust::THRUST_300102_SM_900_NS`."""
@@ -193,7 +194,7 @@ def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], 
         shape.append(int(_spelling(node.dimension)))
         node, inner = _unqualified(node.ty)
         const = const or inner
-    code = "u8" if node.kind == "pointer" else _value_code(node, None) or "o"
+    code = "u8" if node.kind == "pointer" else _value_code(node) or "o"
     item_bytes = CODE_SIZES[code] or 0
     if math.prod(shape) * item_bytes != size_bytes:
         return "o", (), const
@@ -291,9 +292,9 @@ def describe_node(node: Any, size: int) -> tuple[str, str]:
         while pointee.kind == "array":
             pointee, inner = _unqualified(pointee.ty)
             const = const or inner
-        code = _value_code(pointee, None)
+        code = _value_code(pointee)
         return f"*{'k' if const else ''}{code or '?'}", spelling
-    return _value_code(node, size) or "o", spelling
+    return _value_code(node) or "o", spelling
 
 
 def _unqualified(node: Any) -> tuple[Any, bool]:
@@ -305,22 +306,16 @@ def _unqualified(node: Any) -> tuple[Any, bool]:
     return node, const
 
 
-def _value_code(node: Any, size: int | None) -> str | None:
+def _value_code(node: Any) -> str | None:
     """The code of a value type; None if it is not a known builtin, vector or number class."""
     if node.kind == "builtin":
-        if node.value in ("long", "unsigned long"):  # 8 bytes on Linux, 4 on Windows
-            return ("u" if node.value.startswith("unsigned") else "i") + str(size or 8)
-        if node.value == "void":
-            return None
         return _BUILTINS.get(node.value)
     name = _spelling(node)
     if name in _CLASSES:
         return _CLASSES[name]
     vector = re.match(_VECTOR, name)
     if vector:
-        count, of_long = int(vector[2]), {"long": "i", "ulong": "u"}.get(vector[1])
-        base = f"{of_long}{size // count if size else 8}" if of_long else _VECTOR_BASES[vector[1]]
-        return f"v{count}{base}"
+        return f"v{vector[2]}{_VECTOR_BASES[vector[1]]}"
     number = re.match(_COMPLEX, name)
     return {"float": "c4", "double": "c8"}[number[1]] if number else "o"
 
