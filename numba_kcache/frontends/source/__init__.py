@@ -14,7 +14,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,7 @@ def source_request(
     )
 
 
-def _builder(request: SourceInput) -> Callable[[SourceInput, Sequence[str]], Artifact]:
+def _builder(request: SourceInput) -> Callable[[SourceInput], Artifact]:
     """Import the function that builds a request."""
     if request.module is None:
         from .build import build_source as build
@@ -196,7 +196,7 @@ def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Art
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     build = _builder(request)
     try:
-        return build(request, folders)
+        return build(request._replace(toolkit_dirs=folders))
     except CompileError as error:
         if not has_headers or "open source file" not in error.log:
             raise
@@ -207,7 +207,7 @@ def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Art
             others = toolchain.bundled_dirs()
         if not others or (is_there and others == folders):
             raise
-    return build(request, others)
+    return build(request._replace(toolkit_dirs=others))
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
