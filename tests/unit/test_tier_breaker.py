@@ -96,7 +96,8 @@ def test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds(
     share, found, lost_s = open_store(tmp_path / "share"), Events(), 0.0
     for number in range(0 if has_entries else 20, 40):
         share.put(entry_of(number))
-    tier = DirectoryTier(str(tmp_path / "share"), readonly=readonly)
+    tier = DirectoryTier(str(tmp_path / "share"))
+    tier.readonly = readonly
     chain = Chain(open_store(tmp_path / "local"), [tier], found)
     opened, me = os.open, threading.get_ident()
 

@@ -100,7 +100,8 @@ def test_directory_that_takes_no_writes_is_still_read(
 ) -> None:
     """A full share is trouble for each write, and not a reason to skip what is in it."""
     open_store(tmp_path / "share").put(entry_of(1))
-    tier = DirectoryTier(str(tmp_path / "share"), readonly=False)
+    tier = DirectoryTier(str(tmp_path / "share"))
+    tier.readonly = False
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
