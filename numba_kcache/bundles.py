@@ -30,8 +30,7 @@ from .settings import read_settings
 from .store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .store.encoding import check_payloads, encode_manifest
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
-from .tiers.chain import Chain
-from .tiers.checked_tier import CheckedTier
+from .tiers.chain import CheckedTier
 from .tiers.opening import find_layout, open_any, open_tiers
 from .tiers.trust import trust_of
 
@@ -72,12 +71,7 @@ def export_bundle(
         hint = "warm it up first: numba-kcache warm MODULE --arch sm_90"
         raise BundleError(f"cannot write the bundle {path}", why, hint)
     manifests = dict(_manifests(session, {each.key for each in entries}))
-    files = [BundledFile(family, len(data), sha256(data).hexdigest()) for family, data in manifests.items()]
-
-    def read(is_entry: bool, key: str) -> bytes | None:
-        return session.local.get_encoded(key) if is_entry else manifests[key]
-
-    bundle = assemble(path, entries, files, read, signing_key=signing_key)
+    bundle = assemble(path, entries, manifests, session.local.get_encoded, signing_key=signing_key)
     if layout is None:
         return write_bundle(bundle)
     from .tiers.image import write_image
@@ -288,10 +282,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
         raise SettingsError(f"cannot use the tier {shown_tiers(text)}", error.why, hint) from None
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
-    opened = open_tiers(settings._replace(tiers=addresses))
-    given = session.events.emit, trust_of(settings), arrived, session.statistics.sums
-    chain = Chain(session.local, opened, *given)
-    for tier in chain.tiers:
+    for tier in session.chain_of(open_tiers(settings._replace(tiers=addresses))).tiers:
         if tier.takes or not writes:
             tier.is_patient = True
             return tier

@@ -232,9 +232,9 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
         ) from None
 
 
-def origin_of(setting: Setting, environ: Mapping[str, str] | None = None) -> str:
+def origin_of(setting: Setting) -> str:
     """The environment variable that has the value of a setting that was not configured, or `"default"`."""
-    return setting.variable if (os.environ if environ is None else environ).get(setting.variable) else "default"
+    return setting.variable if os.environ.get(setting.variable) else "default"
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -257,13 +257,13 @@ _PREFIX = "NUMBA_KCACHE_"
 _INSTALL = "NUMBA_KCACHE_INSTALL"
 
 
-def install_wanted(environ: Mapping[str, str] | None = None) -> str:
+def install_wanted() -> str:
     """The value of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`) or "all".
 
     Raises:
         SettingsError: The variable has another value.
     """
-    text = (os.environ if environ is None else environ).get(_INSTALL, "")
+    text = os.environ.get(_INSTALL, "")
     if text.strip().lower() == "all":
         return "all"
     try:

@@ -74,8 +74,7 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..model import Origin
     from ..model.reason import Reason, ReasonKind
     from ..store import StoredEntry, StoredRow
-    from ..tiers.chain import Chain
-    from ..tiers.checked_tier import CheckedTier
+    from ..tiers.chain import Chain, CheckedTier
     from ..tiers.tier import Tier, TierReport
 
     class Store(Protocol):
@@ -442,14 +441,17 @@ class Lookup:
 
     def mount(self, tier: Tier) -> None:
         """Add a tier behind the local store, before those that are there already."""
+        if self.chain is None:
+            self.store = self.chain = self.chain_of(())
+        self.chain.mount(tier)
+        self.tiers = self.chain.tiers
+
+    def chain_of(self, tiers: Sequence[Tier]) -> Chain:
+        """Put tiers behind the local store."""
         from ..tiers.chain import Chain
         from ..tiers.trust import trust_of
 
-        if self.chain is None:
-            given = self.events.emit, trust_of(self.settings), arrived, self.statistics.sums
-            self.store = self.chain = Chain(self.local, (), *given)
-        self.chain.mount(tier)
-        self.tiers = self.chain.tiers
+        return Chain(self.local, tiers, self.events.emit, trust_of(self.settings), arrived, self.statistics.sums)
 
     # -- compilers ----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..model import NO_TARGET, parse_target
 from ..model.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from ..tiers.checked_tier import CheckedTier
+    from ..tiers.chain import CheckedTier
     from . import Lookup, Request
 
 

@@ -44,13 +44,13 @@ from ..launch import (
     Dim3,
     Launch,
     LaunchShape,
-    Relaxed,
     check_interpreter,
     current_device,
     current_ordinal,
     is_one_stream,
     launch_shape,
     read_extents,
+    relaxed,
     stream_handle,
 )
 from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch, around, not_pickled
@@ -789,7 +789,7 @@ class Launches:
             except CodeRefusedError:
                 pass  # the same error comes again below, and is handled there
         if loaded is None:
-            with Relaxed():
+            with relaxed():
                 device = current_device()
                 found = on_device.get((device.ordinal, variant))
                 if found is not None and not found[1].module.has_lost_its_context():

@@ -24,11 +24,12 @@ Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Ca
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
@@ -334,15 +335,16 @@ def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
     return answer[1] if len(answer) > 1 else None
 
 
-class Relaxed:
-    """While it is entered, calls of this thread do not end a stream capture: loads, and what finalizers call, of
-    any library, when the garbage of a program is collected meanwhile."""
-
-    def __enter__(self) -> None:
-        _status, self._before = bindings().cuThreadExchangeStreamCaptureMode(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
-
-    def __exit__(self, *_error: object) -> None:
-        bindings().cuThreadExchangeStreamCaptureMode(self._before)
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """Let no call of this thread end a stream capture: loads, and what finalizers call, of any library, when the
+    garbage of a program is collected meanwhile."""
+    exchange = bindings().cuThreadExchangeStreamCaptureMode
+    status, before = exchange(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    try:
+        yield
+    finally:
+        exchange(0 if status else before)  # the driver was not initialised before: then it is the default, global
 
 
 class CurrentDevice(NamedTuple):

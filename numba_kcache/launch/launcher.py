@@ -218,7 +218,7 @@ class Loader:
     def load(
         self, artifact: Artifact, compiled: CompiledKernel, key: str, device: CurrentDevice, *, stored: bool
     ) -> LoadedKernel:
-        """Load a kernel on the current device; `launch.Relaxed` is entered.
+        """Load a kernel on the current device; within `launch.relaxed()`.
 
         Args:
             artifact: The artifact with the kernel.

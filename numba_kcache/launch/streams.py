@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import LaunchError
-from . import DISABLE_TIMING, Relaxed, bindings, context_id, done, is_capturing
+from . import DISABLE_TIMING, bindings, context_id, done, is_capturing, relaxed
 
 _HINT = "launch on the stream that produces the arguments"
 
@@ -98,7 +98,7 @@ class StreamWaits:
         While the stream is captured nothing is kept: a graph may run at any time, and the user keeps its arguments.
         """
         driver, action = self._driver, "keep the arguments of a launch"
-        with Relaxed():
+        with relaxed():
             _free(driver)
             if is_capturing(driver, handle):
                 return

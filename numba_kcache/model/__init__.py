@@ -928,6 +928,7 @@ class SourceInput(NamedTuple):
         asks_files: Whether the source, or CUDA C++ that it links, may include files.
         module: The kernels requested, for a module; None for one kernel.
         code: A cubin, fatbin or LTO-IR, as the kind says.
+        toolkit_dirs: The toolkit's own header folders, which are searched last; in no key.
     """
 
     kind: str
@@ -944,3 +945,4 @@ class SourceInput(NamedTuple):
     asks_files: bool = False
     module: ModuleKernels | None = None
     code: bytes = b""
+    toolkit_dirs: tuple[str, ...] = ()

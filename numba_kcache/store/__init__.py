@@ -213,7 +213,7 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     if stored_kind != kind:
         raise DamagedEntry("holds another kind of file")
     if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
-        raise DamagedEntry("the header is out of bounds")
+        raise DamagedEntry(f"{payloads} payloads and a header of {header_bytes} bytes are out of bounds")
     if len(data) != written_bytes:
         raise DamagedEntry(f"{len(data)} bytes where {written_bytes} were written")
     table_end = PREFIX.size + payloads * ROW.size
@@ -756,33 +756,22 @@ class Tree:
             self._is_network = is_network(self.status)
         return bool(self._is_network)
 
-    def open(self, names: Sequence[str], flags: int) -> int:
-        """A descriptor of a file or folder in the tree; the folders on the way are checked, and the caller closes it.
+    @contextmanager
+    def opened(self, name: str = "", shard: str = "") -> Iterator[int]:
+        """Open a folder for a context, which was checked.
+
+        Args:
+            name: The tree's folder that is opened, or that it is in; "" for the tree's own folder.
+            shard: The folder in that one; "" for that one itself.
 
         Raises:
             Refused: A folder is not trusted.
             OSError: The path does not exist, or a folder on the way is none.
         """
-        base = self.base(names[0])
-        return open_below(base, names[1:], flags, None if self.is_private else self.require_trusted)
-
-    @contextmanager
-    def opened(self, *names: str) -> Iterator[int]:
-        """Open a folder for a context, which was checked.
-
-        Args:
-            names: Names of the folders on the way from the tree's own folder.
-
-        Raises:
-            OSError: As `open`.
-        """
-        if names[1:]:
-            fd = self.open(names, FOLDER)
-        else:
-            fd = os.open(".", FOLDER, dir_fd=self.base(*names))  # a duplicate shares its place in a listing
+        fd = os.open(shard or ".", FOLDER, dir_fd=self.base(name))  # a duplicate shares its place in a listing
         try:
-            if names[1:] and not self.is_private:
-                self.require_trusted(os.fstat(fd), names[-1])
+            if shard and not self.is_private:
+                self.require_trusted(os.fstat(fd), shard)
             yield fd
         finally:
             os.close(fd)

@@ -281,7 +281,7 @@ class DiskStore:
         """
         from .listing import listed
 
-        return islice(listed(self.files(ENTRY), self.peeking.get, by, hits or {}), limit)
+        return islice(listed(self, by, hits or {}), limit)
 
     def size(self) -> Usage:
         """Number and bytes of the files, counted file by file."""

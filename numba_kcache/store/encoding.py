@@ -17,13 +17,9 @@ from . import (
     FORMAT,
     MAGIC,
     MANIFEST,
-    MAX_HEADER_BYTES,
     MAX_MANIFEST_BYTES,
-    MAX_PAYLOADS,
     MAX_RATIO,
     MAX_ROWS,
-    MAX_TEXT_BYTES,
-    MAX_UNPACKED_BYTES,
     NAME_CHARACTERS,
     PREFIX,
     RAW,
@@ -33,6 +29,7 @@ from . import (
     Payloads,
     StoredEntry,
     StoredRow,
+    decode_entry,
     json_of,
     require_key,
     unpack,
@@ -63,17 +60,12 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         table.append(ROW.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
     size = PREFIX.size + len(table) * ROW.size + len(header) + sum(map(len, stored)) + DIGEST_BYTES
-    unpacked = sum(map(len, entry.payloads.values()))
-    if len(header) > MAX_HEADER_BYTES or unpacked > MAX_UNPACKED_BYTES:
-        raise ValueError(f"cannot hold an entry with a header of {len(header)} bytes and payloads of {unpacked}")
-    for name, payload in entry.payloads.items():
-        if len(payload) > MAX_TEXT_BYTES.get(name, MAX_UNPACKED_BYTES):
-            raise ValueError(f"cannot hold a payload {name} of {len(payload)} bytes")
-    if len(table) > MAX_PAYLOADS:
-        raise ValueError(f"cannot hold {len(table)} payloads: at most {MAX_PAYLOADS}")
     prefix = PREFIX.pack(MAGIC, FORMAT, kind, len(table), len(header), size, key)
     body = b"".join((prefix, *table, header, *stored))
-    return body + xxh3_128_digest(body)
+    data = body + xxh3_128_digest(body)
+    if kind == ENTRY:
+        decode_entry(data, entry.key)  # what a reader would refuse is not stored
+    return data
 
 
 def encode_manifest(family: str, rows: list[StoredRow]) -> bytes:

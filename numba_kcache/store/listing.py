@@ -6,7 +6,7 @@ Promise     Files are sorted without opening them, except by cost, and only the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,14 +77,11 @@ class Usage(NamedTuple):
     entries: int
 
 
-def listed(
-    files: Iterable[FoundFile], read: Callable[[str], StoredEntry | None], by: Order, hits: Mapping[str, int]
-) -> Iterator[EntryInfo]:
-    """Yield the entries in an order.
+def listed(store: DiskStore, by: Order, hits: Mapping[str, int]) -> Iterator[EntryInfo]:
+    """Yield the entries of a store in an order.
 
     Args:
-        files: The files found by a walk.
-        read: Returns the entry of a key, verified; None for a file that is none.
+        store: The store.
         by: The order.
         hits: Hits by the leading digits of the key.
     """
@@ -93,22 +90,20 @@ def listed(
         "size": lambda file: (-file.size_bytes, file.key),
         "hits": lambda file: (-hits.get(file.key[:KEY_DIGITS], 0), -file.used_ns, file.key),
     }
-    found = _infos(sorted(files, key=order.get(by, order["age"])), read, hits)
-    return iter(sorted(found, key=lambda each: (-each.compile_time_s, each.key))) if by == "cost" else found
 
+    def infos() -> Iterator[EntryInfo]:
+        reader = store.peeking
+        for file in sorted(store.files(ENTRY), key=order.get(by, order["age"])):
+            entry = reader.get(file.key)
+            if entry is not None:
+                with suppress(ValueError, KCacheError):  # of another version, or forged
+                    made = artifact_from_header(entry.header, entry.payloads)
+                    yield EntryInfo(
+                        file.key, made.names, made.target.name, made.compile_time_s, made.attributes, file.size_bytes,
+                        file.used_ns / 1e9, hits.get(file.key[:KEY_DIGITS], 0),
+                    )  # fmt: skip
 
-def _infos(
-    files: Iterable[FoundFile], read: Callable[[str], StoredEntry | None], hits: Mapping[str, int]
-) -> Iterator[EntryInfo]:
-    for file in files:
-        entry = read(file.key)
-        if entry is not None:
-            with suppress(ValueError, KCacheError):  # of another version, or forged
-                made = artifact_from_header(entry.header, entry.payloads)
-                yield EntryInfo(
-                    file.key, made.names, made.target.name, made.compile_time_s, made.attributes, file.size_bytes,
-                    file.used_ns / 1e9, hits.get(file.key[:KEY_DIGITS], 0),
-                )  # fmt: skip
+    return iter(sorted(infos(), key=lambda each: (-each.compile_time_s, each.key))) if by == "cost" else infos()
 
 
 def verify(store: DiskStore, check: Check) -> Iterator[Problem]:

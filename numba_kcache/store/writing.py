@@ -171,7 +171,6 @@ def write(
     *,
     time_ns: int,
     then: Callable[[int], object] = lambda folder: None,
-    may_retry: bool = True,
 ) -> None:
     """Publish a file and make missing folders; a folder that has its name is moved to the quarantine first.
 
@@ -180,16 +179,17 @@ def write(
     Raises:
         OSError: The file was not published.
     """
-    try:
-        with made(tree, FOLDERS[kind], key[:2]) as folder:
-            publish(tree, data, folder, key[2:], time_ns=time_ns)
-            then(folder)
-    except (FileNotFoundError, IsADirectoryError) as error:  # another process removed the folder
-        if not may_retry:
-            raise
-        if isinstance(error, IsADirectoryError):
-            set_aside(tree, kind, key)
-        write(tree, kind, key, data, time_ns=time_ns, then=then, may_retry=False)
+    for is_last in (False, True):
+        try:
+            with made(tree, FOLDERS[kind], key[:2]) as folder:
+                publish(tree, data, folder, key[2:], time_ns=time_ns)
+                then(folder)
+            return
+        except (FileNotFoundError, IsADirectoryError) as error:  # another process removed the folder
+            if is_last:
+                raise
+            if isinstance(error, IsADirectoryError):
+                set_aside(tree, kind, key)
 
 
 def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int) -> None:
@@ -209,7 +209,7 @@ def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int) ->
         from .signed import mark
 
         mark(tree)
-    private, private_file, mode = tree.base(), private_name(), file_mode(tree)
+    private, private_file, mode = tree.base(), f"{os.getpid()}.{os.urandom(8).hex()}", file_mode(tree)
     try:
         fd = open_in(private, private_file, _CREATE, mode)
         try:
@@ -236,11 +236,6 @@ def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int) ->
     reached("publish.renamed")
     if tree.durability == "full":
         os.fsync(folder)
-
-
-def private_name() -> str:
-    """A unique name for a file that is written first and renamed later."""
-    return f"{os.getpid()}.{os.urandom(8).hex()}"
 
 
 def write_all(fd: int, view: memoryview) -> None:

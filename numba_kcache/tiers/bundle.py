@@ -14,10 +14,9 @@ Not here    The choice of entries (bundles), the format of each (store), and an 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Any
@@ -38,6 +37,7 @@ from ..store import (
     DamagedEntry,
     Descriptor,
     identity_of,
+    json_of,
     open_in,
     parse_object,
     rename_in,
@@ -325,8 +325,8 @@ class Assembled(NamedTuple):
 def assemble(
     path: str,
     entries: Sequence[BundledFile],
-    manifests: Sequence[BundledFile],
-    read: Callable[[bool, str], bytes | None],
+    manifests: Mapping[str, bytes],
+    read: Callable[[str], bytes | None],
     *,
     signing_key: str | None = None,
 ) -> Assembled:
@@ -335,8 +335,8 @@ def assemble(
     Args:
         path: Its path, for messages.
         entries: The entries to put in, in any order.
-        manifests: The manifests to put in, in any order.
-        read: Returns the bytes of an entry (True) or manifest (False) by its key.
+        manifests: The manifests to put in, by their keys.
+        read: Returns the bytes of an entry by its key.
         signing_key: PEM file of the key to sign with.
 
     Raises:
@@ -344,10 +344,10 @@ def assemble(
         SettingsError, ToolchainMissingError: It cannot be signed.
     """
     cannot = f"cannot write the bundle {path}"
-    entries, manifests = sorted(entries), sorted(manifests)
-    rows = {"entries": [list(file) for file in entries], "manifests": [list(file[:3]) for file in manifests]}
-    index = json.dumps(rows, separators=(",", ":"), default=list).encode("ascii")
-    files_bytes = sum(file.size_bytes for file in (*entries, *manifests))
+    entries, families = sorted(entries), sorted(manifests.items())
+    rows = [(family, len(data), sha256(data).hexdigest()) for family, data in families]
+    index = json_of({"entries": entries, "manifests": rows}).encode("ascii")
+    files_bytes = sum(file.size_bytes for file in entries) + sum(map(len, manifests.values()))
     if len(index) > MAX_INDEX_BYTES or files_bytes > MAX_BUNDLE_BYTES - MAX_INDEX_BYTES - 4096:
         raise BundleError(cannot, f"{files_bytes} bytes in {len(entries)} entries are too many")
     targets = _targets_of(entries)
@@ -356,12 +356,13 @@ def assemble(
 
     def parts() -> Iterator[bytes]:
         yield head + xxh3_128_digest(head)
-        for is_entry, chosen in ((True, entries), (False, manifests)):
-            for file in chosen:
-                data = read(is_entry, file.key)
-                if data is None or sha256(data).hexdigest() != file.sha256:
-                    raise BundleError(cannot, f"{file.key} was removed or changed meanwhile", "export once more")
-                yield data
+        for file in entries:
+            data = read(file.key)
+            if data is None or sha256(data).hexdigest() != file.sha256:
+                raise BundleError(cannot, f"{file.key} was removed or changed meanwhile", "export once more")
+            yield data
+        for _family, data in families:
+            yield data
 
     size_bytes = len(head) + DIGEST_BYTES + files_bytes
     return Assembled(parts(), BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex()))

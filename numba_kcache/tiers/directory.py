@@ -27,22 +27,12 @@ class DirectoryTier(Tier):
 
     Args:
         path: Absolute.
-        readonly: Whether writing is refused.
         shared: Trust it though others can write to it.
         durability: What a put forces to the disk.
-        is_trusted: Whether its files are trusted without signatures.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        readonly: bool = True,
-        shared: bool = False,
-        durability: Durability = "none",
-        is_trusted: bool = False,
-    ) -> None:
-        self.name, self.readonly, self.is_trusted = path, readonly, is_trusted
+    def __init__(self, path: str, *, shared: bool = False, durability: Durability = "none") -> None:
+        self.name = path
         self._tree = Tree(path, shared=shared, durability=durability)
         self._signatures = Tree(path, shared=shared, below=("signatures",), durability=durability)
 

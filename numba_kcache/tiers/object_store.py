@@ -40,27 +40,15 @@ class ObjectTier(Tier):
 
     Args:
         url: `s3://bucket/path`, `gs://bucket/path`, `az://container/path`.
-        readonly: Whether writing is refused.
         timeout_s: Longest wait for one request, in seconds.
         endpoint: URL of the service, if it is not the cloud's own.
         region: Region of the bucket; "" for that of the environment.
-        is_trusted: Whether its files are trusted without signatures.
     """
 
-    is_remote = True
+    is_remote, readonly = True, False
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        readonly: bool = False,
-        timeout_s: float = TIMEOUT_S,
-        endpoint: str = "",
-        region: str = "",
-        is_trusted: bool = False,
-    ) -> None:
-        self.name, self.readonly, self.is_trusted = shown_place(url), readonly, is_trusted
-        self._url, self._timeout_s = url, timeout_s
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, endpoint: str = "", region: str = "") -> None:
+        self.name, self._url, self._timeout_s = shown_place(url), url, timeout_s
         self._config = {name: value for name, value in (("endpoint", endpoint), ("region", region)) if value}
         self._store: Any = None
 

@@ -36,32 +36,33 @@ def open_tiers(settings: Settings) -> tuple[Tier, ...]:
 
 def _open(address: TierAddress, settings: Settings) -> Tier:
     place, options = address.place, address.options
+    given = {name: read(options[option]) for option, (name, read) in _SERVER_OPTIONS.items() if option in options}
+    tier: Tier
     if address.kind in ("bundle", "resource", "oci"):
         from .bundle import BundleTier
 
-        return BundleTier(place, functools.partial(open_any, place, settings, is_awaited=True))
-    is_trusted = options.get("unsigned") == "1"
-    if address.kind == "directory":
+        tier = BundleTier(place, functools.partial(open_any, place, settings, is_awaited=True))
+    elif address.kind == "directory":
         from .directory import DirectoryTier
 
-        readonly, durability = address.readonly is not False, settings.durability
-        return DirectoryTier(
-            place, readonly=readonly, shared=settings.shared, durability=durability, is_trusted=is_trusted
-        )
-    given = {name: read(options[option]) for option, (name, read) in _SERVER_OPTIONS.items() if option in options}
-    given.update(readonly=bool(address.readonly), is_trusted=is_trusted)
-    if address.kind in ("s3", "gs", "az"):
+        tier = DirectoryTier(place, shared=settings.shared, durability=settings.durability)
+    elif address.kind in ("s3", "gs", "az"):
         from .object_store import ObjectTier
 
-        return ObjectTier(place, **given)
-    from .lease import WAIT_S
-    from .redis import RedisTier
+        tier = ObjectTier(place, **given)
+    else:
+        from .lease import WAIT_S
+        from .redis import RedisTier
 
-    given.setdefault("wait_s", min(WAIT_S, settings.build_wait_s))
-    try:
-        return RedisTier(place, **given)
-    except ValueError as error:
-        raise SettingsError(f"cannot use the tier {address.shown}", str(error), "correct its address") from None
+        given.setdefault("wait_s", min(WAIT_S, settings.build_wait_s))
+        try:
+            tier = RedisTier(place, **given)
+        except ValueError as error:
+            raise SettingsError(f"cannot use the tier {address.shown}", str(error), "correct its address") from None
+    if address.readonly is not None:
+        tier.readonly = address.readonly
+    tier.is_trusted |= options.get("unsigned") == "1"
+    return tier
 
 
 def open_any(source: Any, settings: Settings, *, is_awaited: bool = False) -> Bundle:

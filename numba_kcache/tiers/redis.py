@@ -7,7 +7,7 @@ Promise     A command ends within `timeout_s` of its start, one that writes with
             connection is closed, so that no answer is taken for that of another command.
 Method      One command, one answer, over a socket whose timeout is the time left. A file is a string under
             `<prefix>:<format>/<kind>/<key>`, read in one round trip: GETRANGE has the server truncate what is too long.
-Not here    When to ask, verification, and leases (tiers.checked_tier, tiers.breaker, tiers.lease); clusters of servers.
+Not here    When to ask, verification, and leases (tiers.chain, tiers.breaker, tiers.lease); clusters of servers.
 Source      RESP2, the protocol of Redis and Valkey unless the client requests another. redis-py takes 100 ms of CPU to
             import, five times what a warm first launch may lose to a tier. It also bounds neither the size nor the time
             of a whole answer (its timeout restarts with every packet), and its errors repeat the server's text.
@@ -110,32 +110,27 @@ class RedisTier(Tier):
 
     Args:
         url: `redis://` or, with TLS, `rediss://`; may hold user and password.
-        readonly: Whether writing is refused.
         ttl_s: Seconds after which entries expire; None: the server's own policy.
         timeout_s: Longest wait for one operation, in seconds.
         wait_s: Longest wait of a process for kernels that other nodes build, in seconds.
         prefix: Prefix of the tier's keys on the server.
-        is_trusted: Whether its files are trusted without signatures.
 
     Raises:
         ValueError: It is not such a URL; the message holds no secret.
     """
 
-    is_remote = True
+    is_remote, readonly = True, False
 
     def __init__(
         self,
         url: str,
         *,
-        readonly: bool = False,
         ttl_s: int | None = None,
         timeout_s: float = TIMEOUT_S,
         wait_s: float = WAIT_S,
         prefix: str = PREFIX,
-        is_trusted: bool = False,
     ) -> None:
-        self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
-        self.is_trusted = is_trusted
+        self.name, self.wait_s = shown_place(url), wait_s
         self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
         self._prefix, self._idle, self._pid = prefix, list[Connection](), os.getpid()
 

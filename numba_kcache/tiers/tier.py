@@ -1,8 +1,8 @@
 """The interface of a store behind the local one: it transfers whole files by key, and is not trusted.
 
 Promise     A tier stores and returns the bytes of `store.encoding.encode_entry` unchanged. It may fail in any way and
-            at any time: its caller (tiers.checked_tier) treats every exception as a miss.
-Not here    Verification, back-fill, counting (tiers.checked_tier).
+            at any time: its caller (tiers.chain) treats every exception as a miss.
+Not here    Verification, back-fill, counting (tiers.chain).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promise     `add` never waits. Tasks run one after the other, in order. The queu
             a task that does not fit is refused. At the end of the process the queue gets `FLUSH_S` seconds to finish.
 Method      A daemon thread that exists while there are tasks. A forked child begins with an empty queue: the parent
             runs its own tasks.
-Not here    Failures of a task: a task must not raise (tiers.checked_tier).
+Not here    Failures of a task: a task must not raise (tiers.chain).
 """
 
 from __future__ import annotations
@@ -31,21 +31,13 @@ class UploadQueue:
 
     Args:
         on_wait: Called with the seconds that a `flush` took.
-        most: Most tasks in the queue.
-        most_bytes: Most bytes that they may hold together.
 
     Attributes:
         flush_s: Longest time that the queue gets when the process ends, in seconds.
     """
 
-    def __init__(
-        self,
-        on_wait: Callable[[float], object] = lambda waited_s: None,
-        *,
-        most: int = MOST_WAITING,
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        self._on_wait, self._most, self._most_bytes, self.flush_s = on_wait, most, most_bytes, FLUSH_S
+    def __init__(self, on_wait: Callable[[float], object] = lambda waited_s: None) -> None:
+        self._on_wait, self.flush_s = on_wait, FLUSH_S
         self.after_fork()
         renewed_in_children.add(self)
         queues.add(self)
@@ -64,7 +56,7 @@ class UploadQueue:
             size_bytes: Bytes that the task keeps in memory.
         """
         with self._changed:
-            if len(self._waiting) >= self._most or self._bytes + size_bytes > self._most_bytes:
+            if len(self._waiting) >= MOST_WAITING or self._bytes + size_bytes > MOST_BYTES:
                 return False
             self._waiting.append((size_bytes, work))
             self._bytes += size_bytes

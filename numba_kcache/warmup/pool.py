@@ -190,7 +190,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             jobs = [each for each in jobs if not (waited_s > _AT_ONCE_S and _is_hit(run, each[0]))]
         count = min(len(jobs), workers or cores())
         for task, outcome in stack.enter_context(closing(in_workers(jobs, count))):
-            if outcome.status == "unlike":  # the worker derived another key from the unpickled kernel
+            if outcome is None:  # the worker derived another key from the unpickled kernel
                 _build_here(run, task)
                 continue
             for event in outcome.events:
@@ -274,7 +274,7 @@ def _only_warm_up(session: Session) -> Iterator[float]:
 
 def cores() -> int:
     """Count the cores of the process's affinity, or of the cgroup's quota if that is less; at least 1."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError, ZeroDivisionError), open(QUOTA, encoding="ascii") as file:
         quota, period = map(int, file.read().split())
         found = min(found, -(-quota // period))
@@ -294,7 +294,7 @@ def _is_hit(run: _Run, task: Task) -> bool:
 def _build_here(run: _Run, task: Task) -> None:
     begin = time.perf_counter()
     try:
-        task.compile()
+        task.compile([])
         run.done(task, "built", time.perf_counter() - begin)
     except Exception as error:  # user code may raise anything, as in a worker
         run.done(task, "failed", time.perf_counter() - begin, error)

@@ -36,13 +36,16 @@ class Task(NamedTuple):
     types: Any
     key: str = ""
 
-    def compile(self) -> None:
+    def compile(self, events: list[Event]) -> None:
         """Compile the request, and store it.
+
+        Args:
+            events: The events of its cache meanwhile are added.
 
         Raises:
             KCacheError: The artifact could not be stored: no space on the disk, or the entry is above the limit.
         """
-        kernel, events = self.kernel, list[Event]()
+        kernel = self.kernel
         end = kernel._session().events.subscribe(events.append)
         try:
             kernel.compile(self.target, *self._signature)
@@ -67,14 +70,11 @@ class Outcome(NamedTuple):
     """The outcome of a task.
 
     Args:
-        status: `"done"`; `"failed"`; `"unlike"`, if the kernel has another key here than in the parent, or cannot be
-            imported; `"died"`, set by the parent for a lost worker.
         seconds: Time of the task.
         error: The exception of a failed task.
         events: The events of the cache during the task.
     """
 
-    status: str
     seconds: float
     error: BaseException | None
     events: tuple[Event, ...]
@@ -114,32 +114,29 @@ def pack(task: Task | dict[str, Any]) -> bytes:
     return bytes(ForkingPickler.dumps(task))
 
 
-def _packed(outcome: Outcome) -> bytes:
+def _packed(outcome: Outcome | None) -> bytes:
     try:
         data = bytes(ForkingPickler.dumps(outcome))
         ForkingPickler.loads(data)  # an exception may pickle and not unpickle
         return data
     except Exception:  # a user's exception that cannot be pickled: send its text
+        assert outcome is not None
         error = outcome.error
         as_text = KCacheError(f"{type(error).__name__}: {error}") if error is not None else None
         return bytes(ForkingPickler.dumps(outcome._replace(error=as_text, events=())))
 
 
-def _serve(data: bytes) -> Outcome:
-    start = time.perf_counter()
-    events: list[Event] = []
+def _serve(data: bytes) -> Outcome | None:
+    """Do a task; None if the kernel has another key here than in the parent, or cannot be imported."""
+    start, events, raised = time.perf_counter(), list[Event](), None
     try:
         task: Task = ForkingPickler.loads(data)
         if task.key_here() != task.key:
-            return Outcome("unlike", time.perf_counter() - start, None, ())
-    except Exception as problem:  # a module that cannot be imported here, or a function that differs
-        return Outcome("unlike", time.perf_counter() - start, problem, ())
-    end = task.kernel._session().events.subscribe(events.append)
-    raised: Exception | None = None
+            return None
+    except Exception:  # a module that cannot be imported here, or a function that differs
+        return None
     try:
-        task.compile()
+        task.compile(events)
     except Exception as problem:  # reported by the parent, with the errors of all other kernels
         raised = problem
-    finally:
-        end()
-    return Outcome("failed" if raised else "done", time.perf_counter() - start, raised, tuple(events))
+    return Outcome(time.perf_counter() - start, raised, tuple(events))

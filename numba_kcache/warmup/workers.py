@@ -58,7 +58,7 @@ class Worker:
         self.job = job
         self.send(job[1])
 
-    def outcome(self) -> tuple[Task, Outcome]:
+    def outcome(self) -> tuple[Task, Outcome | None]:
         """Wait for the outcome of the worker's job."""
         assert self.job is not None
         (task, _data), self.job = self.job, None
@@ -68,7 +68,7 @@ class Worker:
             code = self.process.wait()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             why, hint = f"the compiler ended its process by {how}", "what it said last is on standard error"
-            return task, Outcome("died", 0.0, KCacheError(f"cannot compile {task.kernel._label}", why, hint), ())
+            return task, Outcome(0.0, KCacheError(f"cannot compile {task.kernel._label}", why, hint), ())
 
     def kill(self) -> None:
         """Kill the worker: a compiler does not react to gentler signals."""
@@ -89,7 +89,7 @@ class Worker:
             self.process.wait()
 
 
-def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Task, Outcome], None, None]:
+def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Task, Outcome | None], None, None]:
     """Do all jobs in `count` processes, and yield each outcome as it comes; no process is left at the end."""
     waiting = deque(jobs)
     workers: list[Worker] = []
@@ -105,7 +105,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Task, Outcome
             for ready in wait(list(busy)):
                 worker = busy[ready]  # type: ignore[index]
                 task, outcome = worker.outcome()
-                if outcome.status == "died":
+                if worker.process.returncode is not None:  # it died
                     workers.remove(worker)
                     worker.end()
                 yield task, outcome

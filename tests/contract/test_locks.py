@@ -19,7 +19,7 @@ from numba_kcache.settings import read_settings
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.eviction import Limits
 from numba_kcache.store.locks import KeyLocks
-from numba_kcache.tiers.checked_tier import CheckedTier
+from numba_kcache.tiers.chain import CheckedTier
 from numba_kcache.tiers.upload_queue import UploadQueue
 from tests.support.house import HOUSE, house
 from tests.support.tiers import MemoryTier
@@ -40,7 +40,7 @@ COVERED = {
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
     "store/disk.py RLock": "replaced in children",
     "store/eviction.py RLock": "replaced in children",
-    "tiers/checked_tier.py RLock": "replaced in children",
+    "tiers/chain.py RLock": "replaced in children",
     "tiers/upload_queue.py Condition": "replaced in children; made from an RLock",
     "observe/progress.py Event": "belongs to one compile; children do not use it",
     "tiers/lease.py Event": "belongs to one election; children do not use it",

@@ -417,13 +417,13 @@ def test_export_replaces_a_regular_file_or_nothing(tmp_path: Path, planted: str)
     before = path.lstat()
 
     with pytest.raises(BundleError, match="only regular files are replaced"):
-        write_bundle(assemble(str(path), files, [], lambda is_entry, key: data))
+        write_bundle(assemble(str(path), files, {}, lambda key: data))
 
     assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
     assert (tmp_path / "target").read_bytes() == b"theirs"
     assert list(folder.iterdir()) == [path]
     if planted != "folder":
         path.unlink()
-        write_bundle(assemble(str(path), files, [], lambda is_entry, key: data))
-        write_bundle(assemble(str(path), files, [], lambda is_entry, key: data))
+        write_bundle(assemble(str(path), files, {}, lambda key: data))
+        write_bundle(assemble(str(path), files, {}, lambda key: data))
         assert path.is_file()

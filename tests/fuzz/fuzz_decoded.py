@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from xxhash import xxh3_128
@@ -149,7 +150,8 @@ def entries(bases: Bases, chance: random.Random) -> None:
     except DamagedEntry:
         return
     (file,) = [FoundFile(ENTRY, bases.key, Tree(""), 1, 1)]
-    assert all(json.dumps(each.to_dict()) for each in listed([file], lambda _key: entry, "age", {}))
+    store: Any = SimpleNamespace(files=lambda _kind: [file], peeking=SimpleNamespace(get=lambda _key: entry))
+    assert all(json.dumps(each.to_dict()) for each in listed(store, "age", {}))
     with contextlib.suppress(ValueError):
         artifact = artifact_from_header(entry.header, entry.payloads, is_launched=True)
         if len(artifact.kernels) == 1:  # of several, the loader holds the one that is launched against it

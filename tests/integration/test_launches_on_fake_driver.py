@@ -221,6 +221,23 @@ for make in makers * 2:
     assert not [each for each in events if each["event"] == "forbidden"]
 
 
+def test_first_launch_leaves_the_capture_mode_of_its_thread(tmp_path: Path) -> None:
+    """Also one that initialises the driver, before which there is no mode to ask for."""
+    script = """
+import cuda.bindings.driver as driver
+cached_kernel(SAXPY, cache=cache, arch="sm_90").compile()
+kernel = cached_kernel(SAXPY, cache=cache)
+try:
+    kernel[1, 64](2.0, 0, 0, 64)
+except ArgumentError:
+    pass
+print(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)[1].value)
+"""
+    said, _ = seen(tmp_path, script, "launch")
+
+    assert said.split() == ["0"]
+
+
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
     """Each device has its module; an array of the other device is refused where the process sees two."""
     script = """

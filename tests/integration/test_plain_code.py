@@ -113,7 +113,7 @@ def module_of(program: Program, folder: Path, options: dict[str, Any], lazy: boo
         compile_options("cuda", options, str(folder) if program.headers else ""), asks_files=bool(program.headers),
         module=ModuleKernels(program.instances, lazy),
     )  # fmt: skip
-    return build_module(request, toolkit_dirs())
+    return build_module(request._replace(toolkit_dirs=toolkit_dirs()))
 
 
 class Made(NamedTuple):
@@ -333,4 +333,4 @@ def test_line_table_of_a_file_is_that_of_the_file(how: str, tmp_path: Path) -> N
     flag = {"lineinfo": "-lineinfo", "debug": "-G"}[how]
 
     expected = plain(path.read_bytes(), str(path).encode(), (flag,), ["CUBIN"])
-    assert [build_source(request, toolkit_dirs()).cubin] == expected
+    assert [build_source(request._replace(toolkit_dirs=toolkit_dirs())).cubin] == expected

@@ -105,7 +105,9 @@ def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
 
 def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events: Events) -> None:
     """Neither entries nor lease tokens are written to a read-only tier."""
-    node = chain(tmp_path, RedisTier(server.url, readonly=True), events)
+    tier = RedisTier(server.url)
+    tier.readonly = True
+    node = chain(tmp_path, tier, events)
     node.put(entry_of(1))
     node.add_rows(key_of(9), VARIANT)
     node.flush(WAIT_S)
@@ -323,7 +325,9 @@ def test_users_need_no_more_rights_than_the_docs_say(server: RedisServer, tmp_pa
     with writing.elected(key_of(2)) as election:
         assert election.looks
     assert writing.flush(WAIT_S)
-    reading = chain(tmp_path / "b", RedisTier(urls["reader"], readonly=True), events)
+    reader = RedisTier(urls["reader"])
+    reader.readonly = True
+    reading = chain(tmp_path / "b", reader, events)
 
     assert reading.get(key_of(1)) == entry_of(1)
     assert reading.tiers[0].get_manifest(key_of(9)) == [VARIANT]

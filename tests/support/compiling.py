@@ -68,7 +68,7 @@ def toolkit_dirs() -> tuple[str, ...]:
 
 def build(*args: Any, **options: Any) -> Artifact:
     """The artifact of `request(...)`."""
-    return build_source(request(*args, **options), toolkit_dirs())
+    return build_source(request(*args, **options)._replace(toolkit_dirs=toolkit_dirs()))
 
 
 @lru_cache(maxsize=32)

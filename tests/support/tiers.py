@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from numba_kcache.model import Emit
 from numba_kcache.store import MANIFEST, StoredEntry, StoredRow
+from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry, encode_manifest
 from numba_kcache.tiers import chain
-from numba_kcache.tiers.trust import SIGNATURE
+from numba_kcache.tiers.trust import SIGNATURE, Trust
 
 
 class Chain(chain.Chain):
     """Tiers behind a local store, looked up in the order in which the engine looks them up."""
+
+    def __init__(self, local: DiskStore, tiers: Sequence[Any], emit: Emit, trust: Trust | None = None) -> None:
+        super().__init__(local, tiers, emit, trust or Trust(), lambda entry: None, Counter())
 
     def get(self, key: str) -> StoredEntry | None:
         entry = self.local.get(key)

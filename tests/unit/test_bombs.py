@@ -176,9 +176,9 @@ def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
 def test_entry_beyond_the_sum_is_not_written() -> None:
     """The limits of reading apply to writing too."""
     half = bytes(entry_format.MAX_UNPACKED_BYTES // 2 + 1)
-    with pytest.raises(ValueError, match="cannot hold"):
+    with pytest.raises(ValueError, match="its payloads claim"):
         encode_entry(StoredEntry(KEY, {}, {"cubin": half, "ptx": half}))
-    with pytest.raises(ValueError, match="cannot hold"):
+    with pytest.raises(ValueError, match="payload log claims"):
         encode_entry(StoredEntry(KEY, {}, {"log": bytes(entry_format.MAX_TEXT_BYTES["log"] + 1)}))
 
 

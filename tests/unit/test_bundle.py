@@ -217,7 +217,7 @@ def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, b
         filled.export_bundle(tmp_path / "no" / "x.kcache")
     row = BundledFile(key_of(1), 5, key_of(2), "sm_90")
     with pytest.raises(BundleError, match="was removed or changed meanwhile"):
-        write_bundle(assemble(str(bundle), [row], [], lambda _is_entry, _key: None))
+        write_bundle(assemble(str(bundle), [row], {}, lambda _key: None))
 
     assert bundle.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["all.kcache", "filled"]
@@ -288,12 +288,9 @@ def small_bundle(tmp_path: Path) -> bytes:
     """A bundle of one tiny entry and the manifest that leads to it."""
     entry = encode_entry(entry_of(1))
     manifest = encode_entry(StoredEntry(key_of(2), {"variants": [{"key": key_of(1)}]}, {}), MANIFEST)
-    rows = [
-        BundledFile(key, len(data), hashlib.sha256(data).hexdigest(), *more)
-        for key, data, *more in ((key_of(1), entry, "sm_90", ("k",)), (key_of(2), manifest))
-    ]
+    row = BundledFile(key_of(1), len(entry), hashlib.sha256(entry).hexdigest(), "sm_90", ("k",))
     path = str(tmp_path / "small.kcache")
-    write_bundle(assemble(path, rows[:1], rows[1:], lambda is_entry, _key: entry if is_entry else manifest))
+    write_bundle(assemble(path, [row], {key_of(2): manifest}, lambda _key: entry))
     return (tmp_path / "small.kcache").read_bytes()
 
 
@@ -474,10 +471,9 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
     """If one file is no entry of its key, although all digests are right, the sound entries are refused with it."""
     good = open_bundle(str(bundle), NOBODY)
     data = {each.key: good.get(entry_frame.ENTRY, each.key) or b"" for each in good.entries}
-    rows, manifests = list(good.entries), []
+    rows, manifests = list(good.entries), dict[str, bytes]()
     if case == "stray manifest":
-        manifests = [BundledFile(key_of(9), len(ENTRY), SHA)]
-        data[key_of(9)] = ENTRY
+        manifests = {key_of(9): ENTRY}
     elif case == "another target":
         rows[0] = rows[0]._replace(target="sm_75")
     elif case == "another cubin":  # not the one whose sha256 the entry holds and a signature covers
@@ -491,7 +487,7 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
         key = key_of(1) if case == "no artifact" else rows[0].key
         rows[0] = rows[0]._replace(key=key, size_bytes=len(other), sha256=hashlib.sha256(other).hexdigest())
         data[key] = other
-    write_bundle(assemble(str(tmp_path / "bad.kcache"), rows, manifests, lambda _is_entry, key: data[key]))
+    write_bundle(assemble(str(tmp_path / "bad.kcache"), rows, manifests, data.get))
     cache = open_cache(tmp_path / "new")
     with pytest.raises(BundleError, match="nothing was imported"):
         cache.import_bundle(tmp_path / "bad.kcache")

@@ -85,7 +85,8 @@ def test_huge_file_is_not_read(filled: Path) -> None:
 
 def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> None:
     """The directory is made at the first put; another cache finds entry and manifest, and no other file is left."""
-    tier = DirectoryTier(str(tmp_path / "share"), readonly=False, durability="none")
+    tier = DirectoryTier(str(tmp_path / "share"), durability="none")
+    tier.readonly = False
     source = open_store(tmp_path / "source")
     source.add_rows(key_of(9), VARIANT)
     tier.put(ENTRY, key_of(1), encode_entry(entry_of(1)))

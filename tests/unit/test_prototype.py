@@ -290,7 +290,7 @@ def test_numbers_and_pointers_are_read_as_by_the_demangler(monkeypatch: pytest.M
         assert plain is not None, text
         assert nodes is not None, text
         described = [prototype.describe_node(node, size) for node, size in zip(nodes, sizes, strict=True)]
-        assert [describe(size) for describe, size in zip(plain, sizes, strict=True)] == described, text
+        assert [prototype.describe_node(node, size) for node, size in zip(plain, sizes, strict=True)] == described, text
 
     monkeypatch.setattr("itanium_demangler.parse", None)
     assert read_parameters(f"{start}fPKfPfiEEvv", [(0, 4), (8, 8), (16, 8), (24, 4)])[1]

@@ -16,9 +16,9 @@ from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
 from numba_kcache.model import LinkInput, Origin
 from numba_kcache.model.cubin import is_cubin, read_cubin
-from numba_kcache.toolchain import installed_include_dirs, nvrtc
+from numba_kcache.toolchain import nvrtc
 from numba_kcache.toolchain.nvrtc import run_nvrtc
-from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
+from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request, toolkit_dirs
 from tests.support.programs import program
 
 DIVIDE = 'extern "C" __global__ void k(float *x) { x[0] = x[1] / sqrtf(x[2]) + sinf(x[3]); }'
@@ -208,7 +208,7 @@ def test_source_that_includes_itself_compiles(tmp_path: Path) -> None:
     wanted = request(source)._replace(asks_files=True)
     options = wanted.options._replace(base_dir=str(tmp_path))
 
-    made = source_build.build_source(wanted._replace(options=options), ())
+    made = source_build.build_source(wanted._replace(options=options))
 
     assert made.kernels[0].symbol == "k"
 
@@ -481,9 +481,9 @@ def test_header_beside_the_ptx_gives_its_signature_no_types(tmp_path: Path) -> N
     (tmp_path / "cuda_fp16.h").write_text("typedef short half;\n")
     ptx = compiled('extern "C" __global__ void k(void *a) {}', "ptx").decode().rstrip("\0")
     wanted = request(ptx, kind="ptx", signature="half*")
-    wanted = wanted._replace(options=wanted.options._replace(base_dir=str(tmp_path)))
+    wanted = wanted._replace(options=wanted.options._replace(base_dir=str(tmp_path)), toolkit_dirs=toolkit_dirs())
 
-    entry = source_build.build_source(wanted, installed_include_dirs()).kernels[0]
+    entry = source_build.build_source(wanted).kernels[0]
 
     assert [each.code for each in entry.parameters] == ["*f2"]
 
@@ -592,7 +592,7 @@ def test_link_and_compile_flags_of_every_option() -> None:
     asked = request(fastmath=True, max_registers=40, lineinfo=True, debug=True, opt=1, std="c++20")
 
     assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--device-debug", "--ptxas-options=-O1",
-            "--std=c++20"} <= set(source_build.nvrtc_flags(asked, ()))  # fmt: skip
+            "--std=c++20"} <= set(source_build.nvrtc_flags(asked))  # fmt: skip
     assert source_build.link_flags(asked.options) == ["-Xptxas=-O1", "-maxrregcount=40", "-lineinfo", "-g"]
     assert set(source_build.link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}
 

@@ -202,14 +202,21 @@ def test_payload_name_is_a_word(name: str) -> None:
 
 def test_too_many_payloads_cannot_be_stored() -> None:
     """The number of payloads has the same limit in writing as in reading."""
-    with pytest.raises(ValueError, match="payloads"):
+    with pytest.raises(ValueError, match="17 payloads"):
         encode_entry(StoredEntry(KEY, {}, {f"p{number}": b"" for number in range(17)}))
 
 
 def test_too_large_header_cannot_be_stored() -> None:
     """A header that readers would refuse is not written."""
-    with pytest.raises(ValueError, match="cannot hold"):
+    with pytest.raises(ValueError, match="out of bounds"):
         encode_entry(StoredEntry(KEY, {"log": "x" * entry_format.MAX_HEADER_BYTES}, {}))
+
+
+@pytest.mark.parametrize("value", [1 << 64, "\ud800"])
+def test_header_that_readers_refuse_is_not_written(value: object) -> None:
+    """A number or text that JSON can hold and a reader refuses is an error of the writer."""
+    with pytest.raises(ValueError, match="the header holds"):
+        encode_entry(StoredEntry(KEY, {"meta": value}, {}))
 
 
 def test_entry_of_another_key_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store import StoredEntry
-from numba_kcache.tiers import breaker, checked_tier
+from numba_kcache.tiers import breaker
 from numba_kcache.tiers.breaker import Breaker
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, key_of, open_store
@@ -36,7 +36,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The clock of tiers and their allowances."""
     time = Time()
     monkeypatch.setattr(breaker.Breaker.__init__, "__kwdefaults__", {"clock": time})
-    monkeypatch.setattr(checked_tier.time, "perf_counter", time)
+    monkeypatch.setattr(breaker.time, "perf_counter", time)
     return time
 
 
@@ -96,7 +96,8 @@ def test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds(
     share, found, lost_s = open_store(tmp_path / "share"), Events(), 0.0
     for number in range(0 if has_entries else 20, 40):
         share.put(entry_of(number))
-    tier = DirectoryTier(str(tmp_path / "share"), readonly=readonly)
+    tier = DirectoryTier(str(tmp_path / "share"))
+    tier.readonly = readonly
     chain = Chain(open_store(tmp_path / "local"), [tier], found)
     opened, me = os.open, threading.get_ident()
 

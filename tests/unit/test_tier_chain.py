@@ -10,7 +10,7 @@ import pytest
 from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.tiers import breaker, checked_tier
+from numba_kcache.tiers import breaker
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed
 from tests.support.tiers import Chain, MemoryTier, Time
@@ -100,7 +100,8 @@ def test_directory_that_takes_no_writes_is_still_read(
 ) -> None:
     """A full share is trouble for each write, and not a reason to skip what is in it."""
     open_store(tmp_path / "share").put(entry_of(1))
-    tier = DirectoryTier(str(tmp_path / "share"), readonly=False)
+    tier = DirectoryTier(str(tmp_path / "share"))
+    tier.readonly = False
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -119,7 +120,7 @@ def test_tier_that_is_copied_on_purpose_has_all_the_time_that_it_needs(
     """A launch skips a tier of three seconds an answer after the first; `pull` does not."""
     time, tier = Time(), MemoryTier()
     monkeypatch.setattr(breaker.Breaker.__init__, "__kwdefaults__", {"clock": time})
-    monkeypatch.setattr(checked_tier.time, "perf_counter", time)
+    monkeypatch.setattr(breaker.time, "perf_counter", time)
     get = tier.get
     monkeypatch.setattr(tier, "get", lambda *file: (time.pause(3.0), get(*file))[1])
     for is_patient, asked in ((False, 1), (True, 10)):

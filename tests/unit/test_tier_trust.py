@@ -187,7 +187,9 @@ def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> Non
 
 def test_directory_keeps_signatures_beside_its_files(tmp_path: Path, events: Events) -> None:
     """Entries and manifests have signatures in files of their own."""
-    filled(tmp_path, DirectoryTier(str(tmp_path / "share"), readonly=False), "team")
+    share = DirectoryTier(str(tmp_path / "share"))
+    share.readonly = False
+    filled(tmp_path, share, "team")
     node = believer(tmp_path, DirectoryTier(str(tmp_path / "share")), events)
 
     assert node.tiers[0].get_manifest(key_of(9)) == [VARIANT]

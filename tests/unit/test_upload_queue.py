@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from numba_kcache.tiers import upload_queue
 from numba_kcache.tiers.upload_queue import UploadQueue
 from tests.support.compiling import in_python
 from tests.support.interrupts import Interrupt
@@ -29,9 +30,11 @@ def test_works_are_done_in_order_elsewhere() -> None:
     assert len(done) == 101
 
 
-def test_add_never_waits_and_refuses_what_is_too_much() -> None:
+def test_add_never_waits_and_refuses_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is limited in number and bytes; finished tasks free their space."""
-    queue, gate = UploadQueue(most=3, most_bytes=100), threading.Event()
+    monkeypatch.setattr(upload_queue, "MOST_WAITING", 3)
+    monkeypatch.setattr(upload_queue, "MOST_BYTES", 100)
+    queue, gate = UploadQueue(), threading.Event()
     assert queue.add(gate.wait)
     assert queue.add(lambda: None, 60)
     assert not queue.add(lambda: None, 60)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ...engine import RunsUncached
 from ...errors import CompileError, NoDeviceError, OptionError
-from ...launch import LaunchShape, Relaxed, bindings, current_device
+from ...launch import LaunchShape, bindings, current_device, relaxed
 from ...model import Artifact
 from .. import Kernel, Launches, define
 from . import Flavour, surface
@@ -256,7 +256,7 @@ class CacheOfDispatcher:
             return None
         is_known = any(each == types for _target, _ptx_target, each in resolutions.known())
         try:
-            with Relaxed():
+            with relaxed():
                 resolution = resolutions.for_device(definition.native(current_device().target), types)
         except self.unresolved:
             return None

@@ -14,7 +14,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -101,11 +101,10 @@ def source_request(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
-    made = _components(definition, code or text, target, ptx_target, link, depends, asks_files=bool(headers))
     return Request(
         label=definition.label,
         target=target,
-        components=made,
+        components=_components(wanted, depends),
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (LINKER if is_linked else ()),
         distributions=DISTRIBUTIONS,
         build=functools.partial(_build, wanted, has_source and not is_alone),
@@ -116,58 +115,46 @@ def source_request(
         file=definition.file,
         name=definition.own_name,
         changed=depends.change if depends else str,
-        prepare=functools.partial(_prepare, wanted),
+        prepare=functools.partial(_builder, wanted),
     )
 
 
-def _prepare(request: SourceInput) -> None:
-    """Import what `_build` needs."""
+def _builder(request: SourceInput) -> Callable[[SourceInput], Artifact]:
+    """Import the function that builds a request."""
     if request.module is None:
-        from . import build as _imported  # noqa: F401
+        from .build import build_source as build
     else:
-        from . import module_build as _module_imported  # noqa: F401
+        from .module_build import build_module as build
+    return build
 
 
-def _components(
-    definition: SourceDefinition,
-    text: str | bytes,
-    target: Target,
-    ptx_target: Target | None,
-    link: Sequence[LinkInput],
-    depends: Depends | None,
-    *,
-    asks_files: bool,
-) -> tuple[Component, ...]:
+def _components(request: SourceInput, depends: Depends | None) -> tuple[Component, ...]:
     """Make the components: requests that compile to different code have different ones.
 
     docs/keys.md lists what is in the key and what is not, and why. Compilers, versions and headers are added by the
     engine.
     """
-    source, options, kind = definition.source, definition.compile_options, definition.kind
-    entry: dict[str, Plain] = {
-        "name": definition.entry_name,
-        "guess": source.guess if definition.entry_name is None else None,
-    }
-    if definition.module is not None:
-        entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
-        entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
-    if source.origin.is_whole_file and kind == "cuda" and not source.origin.path.endswith(".cu"):
-        entry["suffix"] = os.path.splitext(source.origin.path)[1]  # it is in NVRTC's name for the source, too
+    options, kind, origin, ptx_target = request.options, request.kind, request.origin, request.ptx_target
+    entry: dict[str, Plain] = {"name": request.name, "guess": request.guess if request.name is None else None}
+    if request.module is not None:
+        entry = {"names": list(request.module.names), "code": "ltoir" if request.module.lazy else "cubin"}
+        entry |= {"guess": request.guess} if request.guess else {}  # the guess is in NVRTC's name for the source
+    if origin.is_whole_file and kind == "cuda" and not origin.path.endswith(".cu"):
+        entry["suffix"] = os.path.splitext(origin.path)[1]  # it is in NVRTC's name for the source, too
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
-    if definition.signature is not None:
-        values["signature"] = " ".join(definition.signature.split())
-    values["source"] = text
-    values["target"] = [target.name, ptx_target.name if ptx_target else None]
-    if link:
-        values["link"] = [_link_input(each) for each in link]
+    if request.signature is not None:
+        values["signature"] = " ".join(request.signature.split())
+    values["source"] = request.code or request.source
+    values["target"] = [request.target.name, ptx_target.name if ptx_target else None]
+    if request.link:
+        values["link"] = [_link_input(each) for each in request.link]
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
     if options.lineinfo or options.debug or not LINE_FLAGS.isdisjoint(options.flags):
         from .surroundings import line_inputs
 
-        of_source = text if isinstance(text, str) else ""
-        values["lines"] = line_inputs(source, of_source, options, link, asks_files=asks_files)
+        values["lines"] = line_inputs(request)
     if depends:
         values["depends"] = depends.values
     return components(values)
@@ -207,13 +194,9 @@ def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Art
         why = f"it has neither PTX's .version directive nor the first bytes of a {kind}"
         raise OptionError(f"cannot use {request.label} as {kind}", why, "correct its kind")
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
-    if request.module is None:
-        from .build import build_source as build
-    else:
-        from .module_build import build_module as build
-
+    build = _builder(request)
     try:
-        return build(request, folders)
+        return build(request._replace(toolkit_dirs=folders))
     except CompileError as error:
         if not has_headers or "open source file" not in error.log:
             raise
@@ -224,7 +207,7 @@ def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Art
             others = toolchain.bundled_dirs()
         if not others or (is_there and others == folders):
             raise
-    return build(request, others)
+    return build(request._replace(toolkit_dirs=others))
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:

@@ -15,13 +15,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from ...errors import EntryError, LinkError, OptionError, UnknownTargetError
 from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceInput, Target, Variable
 from ...model.cubin import CubinKernel, CubinVariable, cubin_in_fatbin, is_relocatable, read_cubin
 from ...model.text import decoded, encoded
-from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
 from .kernels import choose_kernel, describe_kernel, own_name
@@ -44,12 +43,11 @@ class Compiled(NamedTuple):
     wanted: str | None = None
 
 
-def build_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
+def build_source(request: SourceInput) -> Artifact:
     """Compile and link one request.
 
     Args:
         request: The request.
-        toolkit_dirs: The toolkit's own header folders, searched last.
 
     Raises:
         CompileError, LinkError: The compilers refused the source; `.log` has their whole log.
@@ -58,14 +56,14 @@ def build_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
         ToolchainMissingError: A library is not installed.
     """
     start = time.perf_counter()
-    compiled = compile_source(request, toolkit_dirs)
-    cubin, log = linked(request, compiled.result, toolkit_dirs)
+    compiled = compile_source(request)
+    cubin, log = linked(request, compiled.result)
     described, wanted = read_cubin(cubin), compiled.wanted
     if request.name is None and wanted not in [own_name(each.symbol) for each in described.kernels]:
         wanted = None  # the scan took something else for a kernel
     kernel = choose_kernel(request, described, wanted, compiled.result.lowered)
     chosen = {wanted or kernel_name(kernel.symbol): kernel}
-    made = describe(request, compiled, chosen, {}, toolkit_dirs, const_bytes=described.const_bytes)
+    made = describe(request, compiled, chosen, {}, const_bytes=described.const_bytes)
     return made._replace(
         cubin=b"" if request.target.virtual else cubin,
         compile_time_s=time.perf_counter() - start,
@@ -78,13 +76,12 @@ def describe(
     compiled: Compiled,
     chosen: Mapping[str, CubinKernel],
     variables: Mapping[str, CubinVariable],
-    toolkit_dirs: Sequence[str],
     *,
     const_bytes: int,
 ) -> Artifact:
     """Make the artifact of these kernels and variables, by their names in the source, without its code."""
     symbols = [each.symbol for each in chosen.values()]
-    types, made = types_of_unseen(request, toolkit_dirs, compiled, symbols, variables), []
+    types, made = types_of_unseen(request, compiled, symbols, variables), []
     for name, kernel in chosen.items():
         found = describe_kernel(request, kernel, name, types, compiled.declared)
         made.append(found._replace(const_bytes=const_bytes))
@@ -125,7 +122,7 @@ def check_target(target: Target) -> None:
         )
 
 
-def compile_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Compiled:
+def compile_source(request: SourceInput) -> Compiled:
     """Compile the source of one kernel or of a module, with name expressions for symbols and types in the same run; or
     take the user's compiled code.
 
@@ -133,7 +130,7 @@ def compile_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Compile
         CompileError, EntryError, OptionError: NVRTC refused the source, an instance, an option or the signature.
     """
     if request.kind != "cuda":
-        return Compiled(given_code(request), _types_of_signature(request, toolkit_dirs))
+        return Compiled(given_code(request), _types_of_signature(request))
     check_target(request.target)
     declared, module, wanted = declarations(request.source), request.module, request.name
     kernels = list(dict.fromkeys(each.name for each in declared if each.is_kernel))
@@ -146,7 +143,7 @@ def compile_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Compile
     unknown = [each for each in (module.names if module else (wanted,)) if each and each[:2] != "_Z"]
     names = [each for each in unknown if each.rpartition("::")[2] not in kernels]
     probe = make_probe(names, types_wanted, signature=request.signature)
-    first = result = run_once(request, toolkit_dirs, probe)
+    first = result = run_once(request, probe)
     current = probe
     while not result.ok:
         of_source, of_probe = _faults(result.log)
@@ -154,13 +151,13 @@ def compile_source(request: SourceInput, toolkit_dirs: Sequence[str]) -> Compile
         if not current.expressions or (of_source and not of_probe) or is_asked_again:
             from .refusals import refused
 
-            raise refused(request, program_name(request), result.log, toolkit_dirs or installed_include_dirs())
+            raise refused(request, program_name(request), result.log)
         # try again without the rejected expressions; if that cannot help or did not, without any
         accepted = current.without(result.log)
         current = (
             Probe() if of_source or current is not probe or accepted.expressions == current.expressions else accepted
         )
-        result = run_once(request, toolkit_dirs, current)
+        result = run_once(request, current)
     if request.signature is not None and SIGNATURE not in current.asked:
         from .refusals import no_signature
 
@@ -184,7 +181,6 @@ _SCOPE = r"\bnamespace\s+(\w+(?:\s*::\s*\w+)*)\s*\{"
 
 def types_of_unseen(
     request: SourceInput,
-    toolkit_dirs: Sequence[str],
     compiled: Compiled,
     kernels: Iterable[str],
     variables: Iterable[str] = (),
@@ -194,7 +190,6 @@ def types_of_unseen(
 
     Args:
         request: The request with the source.
-        toolkit_dirs: The toolkit's own header folders.
         compiled: The code, with the types that are known.
         kernels: Symbols of kernels in the code.
         variables: Names of variables in the code.
@@ -206,7 +201,7 @@ def types_of_unseen(
         return compiled.types
     is_scoped = any(each.name in symbols for each in compiled.declared)  # it is in no global scope
     probe = make_probe((), unseen, scopes=re.findall(_SCOPE, request.source) if is_scoped else ())
-    flags = [*nvrtc_flags(request, toolkit_dirs), "--fdevice-syntax-only"]
+    flags = [*nvrtc_flags(request), "--fdevice-syntax-only"]
     while probe.expressions:
         result = run_nvrtc(request.source + probe.text, program_name(request), flags, (), probe.expressions)
         if result.ok:
@@ -229,9 +224,9 @@ _NAME_MAP = "__nv_name_map"
 """NVRTC's file name for the text that it makes of name expressions."""
 
 
-def run_once(request: SourceInput, toolkit_dirs: Sequence[str], probe: Probe) -> NvrtcResult:
+def run_once(request: SourceInput, probe: Probe) -> NvrtcResult:
     """Run NVRTC on the request's source with the text and name expressions of a probe."""
-    flags, program = nvrtc_flags(request, toolkit_dirs), program_name(request)
+    flags, program = nvrtc_flags(request), program_name(request)
     result = run_nvrtc(_with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
     if not result.ok or _NAME_MAP not in result.log:
         return result
@@ -267,7 +262,7 @@ def _with_lines(request: SourceInput) -> str:
     return request.source if start is None else f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
-def nvrtc_flags(request: SourceInput, toolkit_dirs: Sequence[str]) -> list[str]:
+def nvrtc_flags(request: SourceInput) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
     flags = [f"-arch={arch.name}"]
@@ -285,7 +280,7 @@ def nvrtc_flags(request: SourceInput, toolkit_dirs: Sequence[str]) -> list[str]:
         if wanted:
             flags.append(flag)
     flags += options.flags
-    folders = [*filter(None, (options.base_dir, *options.include_dirs)), *toolkit_dirs]
+    folders = [*filter(None, (options.base_dir, *options.include_dirs)), *request.toolkit_dirs]
     return flags + [f"-I{folder}" for folder in folders]
 
 
@@ -295,7 +290,7 @@ def _outputs(request: SourceInput) -> tuple[str, ...]:
     return ("ptx",) if request.ptx_target or request.target.virtual else ("cubin", "ptx")
 
 
-def linked(request: SourceInput, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> tuple[bytes, str]:
+def linked(request: SourceInput, result: NvrtcResult) -> tuple[bytes, str]:
     """Link the code of NVRTC or of the user's compiler. Returns the cubin and the linker's log. For a virtual target
     the cubin is for the same compute capability, since only a cubin lists the parameters of its kernels."""
     made = result.code.get("cubin")
@@ -306,7 +301,7 @@ def linked(request: SourceInput, result: NvrtcResult, toolkit_dirs: Sequence[str
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
-    inputs += [_linkable(each, request, toolkit_dirs) for each in request.link]
+    inputs += [_linkable(each, request) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
     try:
         return link(inputs, arch.name, link_flags(request.options, lto))
@@ -318,21 +313,20 @@ def linked(request: SourceInput, result: NvrtcResult, toolkit_dirs: Sequence[str
         raise refused_ptx(request, error) from None
 
 
-def _linkable(item: LinkInput, request: SourceInput, toolkit_dirs: Sequence[str]) -> LinkInput:
+def _linkable(item: LinkInput, request: SourceInput) -> LinkInput:
     """Prepare an input for the linker: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
     options = request.options._replace(base_dir=item.folder)
     relocatable = request._replace(options=options, link=(item,))  # `link` is not empty: relocatable code
-    flags = nvrtc_flags(relocatable, toolkit_dirs)
+    flags = nvrtc_flags(relocatable)
     kind = _outputs(relocatable)[0]
     program = os.path.join(item.folder, item.name) if request.asks_files else item.name
     result = run_nvrtc(decoded(item.data), program, flags, (kind,))
     if not result.ok:
         from .refusals import refused_input
 
-        folders = toolkit_dirs or installed_include_dirs()
-        raise refused_input(item, request, program, result.log, folders)
+        raise refused_input(item, request, program, result.log)
     return LinkInput(kind, item.name, result.code[kind])
 
 
@@ -354,7 +348,7 @@ def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     return flags
 
 
-def _types_of_signature(request: SourceInput, toolkit_dirs: Sequence[str]) -> dict[str, str]:
+def _types_of_signature(request: SourceInput) -> dict[str, str]:
     """The mangled type of the user's signature, for compiled code; empty if there is no signature."""
     if request.signature is None:
         return {}
@@ -364,7 +358,7 @@ def _types_of_signature(request: SourceInput, toolkit_dirs: Sequence[str]) -> di
     from ...headers.observer import observed
 
     request = request._replace(options=request.options._replace(base_dir=""))  # without the user's headers
-    flags = nvrtc_flags(request, toolkit_dirs)
+    flags = nvrtc_flags(request)
     with observed():  # the toolkit's types are not what is compiled: they are no dependency of the code
         result = run_nvrtc(includes + probe.text, program_name(request), flags, (), probe.expressions)
     if not result.ok:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ...errors import EntryError, LinkError, OptionError
-from ...model import Artifact, CompiledKernel, LinkInput, ModuleKernels, SourceInput, Target
+from ...model import Artifact, CompiledKernel, LinkInput, SourceInput, Target
 from ...model.cubin import Cubin, CubinKernel, read_cubin
 from .build import Compiled, compile_source, describe, extras_of, link_flags, linked, types_of_unseen
 from .declarations import declarations
@@ -50,48 +50,46 @@ _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
 
 
-def build_module(request: SourceInput, toolkit_dirs: Sequence[str]) -> Artifact:
+def build_module(request: SourceInput) -> Artifact:
     """Compile a module.
 
     Args:
         request: The request; `request.module` has the kernels, and whether to stop at LTO-IR.
-        toolkit_dirs: The toolkit's own header folders, searched last.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
     """
     start = time.perf_counter()
-    module = request.module or ModuleKernels()
-    if module.lazy:
+    is_lazy = request.module is not None and request.module.lazy
+    if is_lazy:
         request = request._replace(options=request.options._replace(lto=True))
-    build = _lazy if module.lazy else _eager
-    made = build(request, module, compile_source(request, toolkit_dirs), toolkit_dirs)
+    made = (_lazy if is_lazy else _eager)(request, compile_source(request))
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
-def _eager(request: SourceInput, module: ModuleKernels, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
-    result, (cubin, log) = compiled.result, linked(request, compiled.result, toolkit_dirs)
+def _eager(request: SourceInput, compiled: Compiled) -> Artifact:
+    result, (cubin, log) = compiled.result, linked(request, compiled.result)
     described = read_cubin(cubin)
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
-    chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
+    chosen = _chosen(request, described._replace(kernels=tuple(kernels)), result.lowered)
     found = {variable_name(each.symbol): each for each in described.variables if _is_users(each.symbol)}
     found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # without local variables
-    made = describe(request, compiled, chosen, found, toolkit_dirs, const_bytes=described.const_bytes)
+    made = describe(request, compiled, chosen, found, const_bytes=described.const_bytes)
     return made._replace(cubin=b"" if request.target.virtual else cubin, extras=extras_of(request, result, log))
 
 
-def _lazy(request: SourceInput, module: ModuleKernels, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
+def _lazy(request: SourceInput, compiled: Compiled) -> Artifact:
     from ...toolchain.nvjitlink import link
 
     result = compiled.result
     code = LinkInput("ltoir", request.label, result.code["ltoir"])
     ptx = link([code], request.target.name, ["-lto", "-ptx", "-O0"], "ptx")[0]
     kernels = tuple(CubinKernel(symbol, (), 0, 0, 0) for symbol in _entries_of(ptx))
-    chosen = _chosen(request, module, Cubin(0, kernels, 0), result.lowered)
+    chosen = _chosen(request, Cubin(0, kernels, 0), result.lowered)
     found = [*filter(_is_users, _GLOBAL.findall(ptx.decode("utf-8", "replace")))]
     named = [name for name in map(variable_name, found) if not name.startswith("_Z")]
-    types = types_of_unseen(request, toolkit_dirs, compiled, [each.symbol for each in chosen.values()], named)
+    types = types_of_unseen(request, compiled, [each.symbol for each in chosen.values()], named)
     prototypes = {each.symbol: types.get(name) or types.get(each.symbol) for name, each in chosen.items()}
     return Artifact(
         kind=request.kind,
@@ -111,11 +109,10 @@ def _entries_of(ptx: bytes) -> list[str]:
     return list(dict.fromkeys(_ENTRY.findall(ptx.decode("utf-8", "replace"))))
 
 
-def _chosen(
-    request: SourceInput, module: ModuleKernels, cubin: Cubin, lowered: Mapping[str, str]
-) -> dict[str, CubinKernel]:
+def _chosen(request: SourceInput, cubin: Cubin, lowered: Mapping[str, str]) -> dict[str, CubinKernel]:
     """The kernels of the module by name, in order."""
-    if not module.names:
+    wanted = request.module.names if request.module else ()
+    if not wanted:
         if not cubin.kernels:
             raise no_choice(request, cubin, None, False)
         names = [kernel_name(each.symbol) for each in cubin.kernels]
@@ -124,7 +121,7 @@ def _chosen(
             for name, each in zip(names, cubin.kernels, strict=True)
         }
     try:
-        return {name: choose_kernel(request._replace(name=name), cubin, name, lowered) for name in module.names}
+        return {name: choose_kernel(request._replace(name=name), cubin, name, lowered) for name in wanted}
     except EntryError as error:
         raise EntryError(error.what, error.why, error.hint.replace("name=", "names=")) from None
 

@@ -18,10 +18,9 @@ Source      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "E
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...model import CODE_SIZES, NamedTuple, Parameter
@@ -33,7 +32,8 @@ _ABSENT = f"{OWN}absent"
 
 _BUILTINS = {
     "bool": "b1", "char": "i1", "signed char": "i1", "unsigned char": "u1", "short": "i2", "unsigned short": "u2",
-    "int": "i4", "unsigned int": "u4", "unsigned": "u4", "long long": "i8", "unsigned long long": "u8",
+    "int": "i4", "unsigned int": "u4", "unsigned": "u4", "long": "i8", "unsigned long": "u8",
+    "long long": "i8", "unsigned long long": "u8",
     "float": "f4", "double": "f8", "wchar_t": "i4", "char16_t": "u2", "char32_t": "u4", "char8_t": "u1",
 }  # fmt: skip
 _CLASSES = {
@@ -50,7 +50,7 @@ _LETTERS = {
 _VECTOR = r"(char|uchar|short|ushort|int|uint|long|ulong|longlong|ulonglong|float|double)([1-4])(?:_16a|_32a)?\Z"
 _VECTOR_BASES = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4",
-    "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
+    "long": "i8", "ulong": "u8", "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
 }  # fmt: skip
 _COMPLEX = r"(?:thrust|cuda::std)(?:::(?:THRUST_\w+|_\w+))*::complex<(float|double)>\Z"
 """Pattern with the inline namespaces for version and target: `thrust::THRUST_300102_SM_900_NS`."""
@@ -144,13 +144,13 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
         lowered: A mangled name that contains the kernel's type: its own, or the probe's; None if there is none.
         layout: (offset, size) of each parameter, from the cubin.
     """
-    types = plain_types(lowered) if lowered else None
-    if types is None:
-        nodes = argument_types(lowered) if lowered else None
-        types = nodes and [functools.partial(describe_node, node) for node in nodes]
-    if types is not None and len(types) == len(layout):
+    nodes: Sequence[Any] | None = plain_types(lowered) if lowered else None
+    if nodes is None and lowered:
+        nodes = argument_types(lowered)
+    if nodes is not None and len(nodes) == len(layout):
         parameters = tuple(
-            Parameter(offset, size, *describe(size)) for describe, (offset, size) in zip(types, layout, strict=True)
+            Parameter(offset, size, *describe_node(node, size))
+            for node, (offset, size) in zip(nodes, layout, strict=True)
         )
         if all(CODE_SIZES[each.code] in (None, each.size) for each in parameters):
             return parameters, True
@@ -194,7 +194,7 @@ def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], 
         shape.append(int(_spelling(node.dimension)))
         node, inner = _unqualified(node.ty)
         const = const or inner
-    code = "u8" if node.kind == "pointer" else _value_code(node, None) or "o"
+    code = "u8" if node.kind == "pointer" else _value_code(node) or "o"
     item_bytes = CODE_SIZES[code] or 0
     if math.prod(shape) * item_bytes != size_bytes:
         return "o", (), const
@@ -235,7 +235,16 @@ def argument_types(mangled: str) -> list[Any] | None:
     return None if any(node.kind == "expand_arg_pack" for node in nodes) else nodes
 
 
-def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
+class _Node(NamedTuple):
+    """A type that `plain_types` has read, with what is needed of the demangler's nodes, and its spelling."""
+
+    kind: str
+    value: Any
+    spelling: str
+    qual: tuple[str, ...] = ()
+
+
+def plain_types(mangled: str) -> list[_Node] | None:
     """Parse the probe's lowered name of a function that takes numbers and pointers to them; None for any other.
 
     The result is the demangler's; importing that takes a tenth of the time of a small compile.
@@ -243,15 +252,15 @@ def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
     if not mangled.startswith(f"{_PROBE_SYMBOL}Fv") or not mangled.endswith("EEvv"):
         return None
     text, at = mangled[len(_PROBE_SYMBOL) + 2 : -4], 0
-    found: list[Callable[[int], tuple[str, str]]] = []
-    known: list[Callable[[int], tuple[str, str]] | None] = [None]  # S_ is the probe, S0_ the first type after it
+    found: list[_Node] = []
+    known: list[_Node | None] = [None]  # S_ is the probe, S0_ the first type after it
     while at < len(text) and text != "v":
         if text[at] == "S":
             end = text.find("_", at)
             digits = text[at + 1 : end]
             index = int(digits, 36) + 1 if digits.isalnum() and digits.isascii() else 0
-            type_ = known[index] if end > 0 and index < len(known) else None
-            if type_ is None:
+            node = known[index] if end > 0 and index < len(known) else None
+            if node is None:
                 return None
             at = end
         else:
@@ -260,21 +269,16 @@ def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
             name = _LETTERS.get(text[at : at + 1])
             if name is None or (name == "void" and not is_pointer):
                 return None
-            type_ = functools.partial(_describe_plain, name, is_pointer, const)
-            known += [*([None] if const else []), *([type_] if is_pointer else [])]
-        found.append(type_)
+            node = _Node("builtin", name, name)
+            if const:
+                known.append(None)
+                node = _Node("cv_qual", node, f"{name} const", ("const",))
+            if is_pointer:
+                node = _Node("pointer", node, f"{node.spelling}*")
+                known.append(node)
+        found.append(node)
         at += 1
     return found
-
-
-def _describe_plain(name: str, is_pointer: bool, const: bool, size: int) -> tuple[str, str]:
-    """(code, C++ type) of one parameter, as `describe_node`."""
-    code = _BUILTINS.get(name)
-    if name in ("long", "unsigned long"):
-        code = f"{'u' if name.startswith('unsigned') else 'i'}{8 if is_pointer else size or 8}"
-    if not is_pointer:
-        return code or "o", name
-    return ("o" if size != 8 else f"*{'k' * const}{code or '?'}"), f"{name}{' const' * const}*"
 
 
 def describe_node(node: Any, size: int) -> tuple[str, str]:
@@ -288,9 +292,9 @@ def describe_node(node: Any, size: int) -> tuple[str, str]:
         while pointee.kind == "array":
             pointee, inner = _unqualified(pointee.ty)
             const = const or inner
-        code = _value_code(pointee, None)
+        code = _value_code(pointee)
         return f"*{'k' if const else ''}{code or '?'}", spelling
-    return _value_code(node, size) or "o", spelling
+    return _value_code(node) or "o", spelling
 
 
 def _unqualified(node: Any) -> tuple[Any, bool]:
@@ -302,22 +306,16 @@ def _unqualified(node: Any) -> tuple[Any, bool]:
     return node, const
 
 
-def _value_code(node: Any, size: int | None) -> str | None:
+def _value_code(node: Any) -> str | None:
     """The code of a value type; None if it is not a known builtin, vector or number class."""
     if node.kind == "builtin":
-        if node.value in ("long", "unsigned long"):  # 8 bytes on Linux, 4 on Windows
-            return ("u" if node.value.startswith("unsigned") else "i") + str(size or 8)
-        if node.value == "void":
-            return None
         return _BUILTINS.get(node.value)
     name = _spelling(node)
     if name in _CLASSES:
         return _CLASSES[name]
     vector = re.match(_VECTOR, name)
     if vector:
-        count, of_long = int(vector[2]), {"long": "i", "ulong": "u"}.get(vector[1])
-        base = f"{of_long}{size // count if size else 8}" if of_long else _VECTOR_BASES[vector[1]]
-        return f"v{count}{base}"
+        return f"v{vector[2]}{_VECTOR_BASES[vector[1]]}"
     number = re.match(_COMPLEX, name)
     return {"float": "c4", "double": "c8"}[number[1]] if number else "o"
 
@@ -329,6 +327,8 @@ def _extents_last(match: re.Match[str]) -> str:
 def _spelling(node: Any) -> str:
     """The usual C++ spelling: the demangler casts every literal, joins qualifiers in the order of a set, and writes the
     inner extents of an array before the pointer to it."""
+    if isinstance(node, _Node):
+        return node.spelling
     text = str(node).replace("(bool)0", "false").replace("(bool)1", "true")
     text = re.sub(_LITERAL, lambda match: match[1] and "-", text)
     text = re.sub(r"((?:\[\d+\])+)(\([*&]+\)(?:\[\d+\])+)", _extents_last, text)

@@ -18,6 +18,7 @@ from glob import glob
 from ...errors import CompileError, LinkError, OptionError, in_cells
 from ...model import LinkInput, Origin, SourceInput
 from ...model.text import meant
+from ...toolchain import installed_include_dirs
 from ...toolchain.diagnostics import excerpt, for_user, remap, remap_ptx, summary
 
 _UNRENDERED = (
@@ -27,20 +28,19 @@ _UNRENDERED = (
 """A mark of Jinja, Mako, `string.Template`, `%` or `str.format` in a source."""
 
 
-def refused(request: SourceInput, program: str, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
+def refused(request: SourceInput, program: str, log: str) -> CompileError:
     """Make the error for a source that NVRTC refused.
 
     Args:
         request: With the source.
         program: NVRTC's name for the source.
         log: NVRTC's log.
-        toolkit_dirs: The toolkit's own header folders.
 
     Raises:
         OptionError: An option is at fault.
     """
     folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
-    hint = _hint_for_line(log, program, request.source) or hint_of(log, folders, toolkit_dirs)
+    hint = _hint_for_line(log, program, request.source) or hint_of(log, folders, _toolkit_of(request))
     log = for_user(log, program, request.source, request.origin, request.label)
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
@@ -72,13 +72,15 @@ def _hint_for_line(log: str, program: str, source: str) -> str:
     )
 
 
-def refused_input(
-    item: LinkInput, request: SourceInput, program: str, log: str, toolkit_dirs: Sequence[str]
-) -> CompileError:
+def refused_input(item: LinkInput, request: SourceInput, program: str, log: str) -> CompileError:
     """Make the error for a link input of CUDA C++ that NVRTC refused; `program` is NVRTC's name for it."""
     log = remap(log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
-    hint = hint_of(log, [item.folder, *request.options.include_dirs], toolkit_dirs)
+    hint = hint_of(log, [item.folder, *request.options.include_dirs], _toolkit_of(request))
     return CompileError(f"cannot compile the link input {item.name}", excerpt(log), hint, log)
+
+
+def _toolkit_of(request: SourceInput) -> Sequence[str]:
+    return request.toolkit_dirs or installed_include_dirs()
 
 
 def refused_ptx(request: SourceInput, error: LinkError) -> LinkError:

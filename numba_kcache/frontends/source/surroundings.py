@@ -15,13 +15,12 @@ from ...headers import words
 from ...headers.roots import HeaderSearch
 from ...headers.words import has_line_directive
 from ...keys import Plain
-from ...model import DEBUG_FLAGS, Artifact, CompileOptions, LinkInput
+from ...model import DEBUG_FLAGS, Artifact, CompileOptions, LinkInput, SourceInput
 from ...model.text import encoded
 from ...settings import variables, working_directory
 
 if TYPE_CHECKING:
     from ...model.flags import RawFlags
-    from . import Source
 
 
 def header_search(
@@ -72,9 +71,7 @@ def _completed(artifact: Artifact, texts: Sequence[bytes]) -> Artifact:
     return with_names(artifact, texts)
 
 
-def line_inputs(
-    source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, asks_files: bool
-) -> tuple[Plain, ...]:
+def line_inputs(request: SourceInput) -> tuple[Plain, ...]:
     """Inputs of line tables: file, the source's first line in it, base folder, working directory.
 
     The base folder is included because NVRTC gets it as part of the name of a CUDA C++ link input, and of a text that
@@ -83,16 +80,19 @@ def line_inputs(
     """
     from ...toolchain.diagnostics import first_line
 
-    start = first_line(text, source.origin)
-    path = "" if source.origin.is_cell else source.origin.path
-    found = path, start or source.origin.line, options.base_dir
-    is_absolute = asks_files or (path and start is not None)
+    options, origin, text = request.options, request.origin, encoded(request.source)
+    start = first_line(request.source, origin)
+    path = "" if origin.is_cell else origin.path
+    found = path, start or origin.line, options.base_dir
+    is_absolute = request.asks_files or (path and start is not None)
     is_debug = options.debug or not DEBUG_FLAGS.isdisjoint(options.flags)
-    is_plain = not (is_debug or options.lto or has_line_directive(encoded(text)))
-    link = [each for each in link if each.kind != "ptx"]  # the assembler of PTX takes file names as they are
+    is_plain = not (is_debug or options.lto or has_line_directive(text))
+    link = [each for each in request.link if each.kind != "ptx"]  # the assembler of PTX takes file names as they are
     are_plain = all(each.kind == "cu" and each.folder and not has_line_directive(each.data) for each in link)
     return (
-        found if is_absolute and is_plain and (not link or (asks_files and are_plain)) else (*found, working_folder())
+        found
+        if is_absolute and is_plain and (not link or (request.asks_files and are_plain))
+        else (*found, working_folder())
     )
 
 
