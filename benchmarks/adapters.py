@@ -22,13 +22,13 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import AT_ONCE, Arguments, Result, run, say, temporary_folders
+from harness import AT_ONCE, Arguments, Result, alternated, run, say, temporary_folders
 
 ALGORITHMS = ("reduction", "scan", "radix sort", "transform")
 
@@ -83,21 +83,27 @@ def compute(algorithm: str, way: str) -> None:
     say(first_ms=times[0], again_ms=times[1])
 
 
+def medians(samples: Mapping[str, Mapping[str, list[float]]], places: int) -> dict[str, Any]:
+    return {row: {name: round(median(each), places) for name, each in of.items()} for row, of in samples.items()}
+
+
 def measure_compute(result: Result, arguments: Arguments) -> None:
-    found: dict[str, dict[str, float]] = {algorithm: {} for algorithm in ALGORITHMS}
+    def rows(*ways: str) -> dict[str, tuple[str, str]]:
+        return {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
+
     with temporary_folders() as folders:
-        for number in result.rounds(arguments.samples, fills=1):
-            ways = ("cache", "memory") if number >= 0 else ("build", "cache")
-            pairs = {f"{algorithm}, {way}": (algorithm, way) for algorithm in ALGORITHMS for way in ways}
-            at_once = 1 if number >= 0 else max(2, AT_ONCE)
-            for name, answer in result.take_all(pairs, lambda name: folders(name.split(",")[0]), at_once):
-                algorithm, way = pairs[name]
-                if number < 0 and way == "cache":
-                    continue
-                again = {"again": answer["again_ms"]} if way == "cache" else {}
-                result.add(algorithm, **{way: answer["first_ms"]}, **again)
-                found[algorithm] |= {name: round(median(each), 3) for name, each in result.samples[algorithm].items()}
-            result.write(milliseconds=found)
+
+        def folder(name: str) -> Path:
+            return folders(name.split(", ")[0])
+
+        filled = result.take_all(rows("build", "cache"), folder, max(2, AT_ONCE))
+        builds = ((name, found) for name, found in filled if name.endswith("build"))
+        warm = result.sampled(rows("cache", "memory"), folder, arguments.samples, fills=0)
+        for name, found in itertools.chain(builds, warm):
+            algorithm, way = name.split(", ")
+            again = {"again": found["again_ms"]} if way == "cache" else {}
+            result.add(algorithm, **{way: found["first_ms"]}, **again)
+            result.write(milliseconds=medians(result.samples, 3))
 
 
 MANAGERS = {"own": {}, "cache": {"TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager"}}
@@ -143,20 +149,19 @@ def triton_kernels(_way: str) -> None:
 
 
 def measure_triton(result: Result, arguments: Arguments) -> None:
-    found: dict[str, Any] = {}
-    for way, more in MANAGERS.items():
-        with temporary_folders() as folders:
-            rounds = result.rounds(arguments.samples + 1)
-            cold, *warm = [result.take(way, way, folder=folders(), more=more) for _ in rounds] or [None]
-        warm = [*filter(None, warm)]
-        if warm and way not in result.left_out:
-            found[way] = {name: round(median(each[name] for each in warm), 3) for name in ("first_ms", "second_ms")}
-            found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)
-        else:
-            found[way] = result.left_out.get(way, "the time was over")
-        result.write(found=found)
+    def take(way: str, folder: Path) -> Any:
+        return result.take(way, way, folder=folder, more=MANAGERS[way])
+
     with temporary_folders() as folders:
-        at_once = result.ranks("ranks", [(["cache"], folders())] * RANKS, MANAGERS["cache"])
+        cold = {way: take(way, folders(way)) for way in MANAGERS}
+        for number in result.rounds(arguments.samples):
+            for way in alternated([*MANAGERS], number):
+                if found := take(way, folders(way)):
+                    result.add(way, **{name: found[name] for name in ("first_ms", "second_ms")})
+        at_once = result.ranks("ranks", [(["cache"], folders("ranks"))] * RANKS, MANAGERS["cache"])
+    found: dict[str, Any] = {**result.left_out, **medians(result.samples, 3)}
+    for way in result.samples:
+        found[way]["cold_ms"] = round(cold[way]["first_ms"] + cold[way]["second_ms"], 1)
     found["ranks"] = {"misses": sum(each["misses"] for each in at_once["answers"])} if at_once else "failed"
     result.write(found=found)
 
@@ -208,12 +213,10 @@ def program_cache(way: str) -> None:
 def measure_programs(result: Result, arguments: Arguments) -> None:
     times: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
     with temporary_folders() as folders:
-        for number in result.rounds(arguments.samples, fills=1):
-            for way, found in result.take_all({way: [way] for way in WAYS}, lambda _: folders()):
-                for name in ("opening", "first", "again") if number >= 0 else ():
-                    times[way].setdefault(name, []).extend(found[name])
-            figures = {way: {name: round(median(each), 2) for name, each in by.items()} for way, by in times.items()}
-            result.write(microseconds=figures | result.left_out)
+        for way, found in result.sampled({way: [way] for way in WAYS}, lambda _: folders(), arguments.samples):
+            for name in ("opening", "first", "again"):
+                times[way].setdefault(name, []).extend(found[name])
+            result.write(microseconds={**medians(times, 2), **result.left_out})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """How much more CPU time does a compile take here than NVRTC takes alone, over many sources?
 
-Method      The sources are all texts in tests/, examples/, docs/ and benchmarks/ with a `__global__` that NVRTC
-            compiles unchanged, each once; with `--sources`, the .cu files of a folder. They are divided among
-            processes, one per core. After a warm-up, each process compiles each source by NVRTC alone to a cubin, and
-            by `cached_module`, in alternating order, in several rounds with an empty cache. The figure is the smallest
-            CPU time of all threads. "cached_module" includes decoration, key, look-up, compile, prototypes, and all
-            that is stored.
+Method      The sources are all texts in tests/, examples/ and benchmarks/ with a `__global__` that NVRTC
+            compiles unchanged, each once, and a kernel for each of `HEADERS`. They are divided among processes, of
+            which one for two cores runs at a time. Each compiles each source by NVRTC alone to a cubin, and by
+            `cached_module` with an empty cache, in alternating order, in `--rounds` rounds after one that warms up.
+            The figure is the smallest CPU time of all threads. A source that takes more than 3 s is compiled in the
+            first round alone. "cached_module" includes decoration, key, look-up, compile, prototypes, and all that is
+            stored.
 Output      Ratios of the two. Also, grouped by the included headers, the additional milliseconds.
 Not shown   The first compile of a process, which loads NVRTC and imports modules (added.py measures it).
 """
@@ -14,37 +15,39 @@ from __future__ import annotations
 
 import ast
 import gc
+import json
 import os
 import re
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from harness import ROOT, Arguments, Result, answer, run, say, start, temporary_folders
+from harness import AT_ONCE, ROOT, Arguments, Result, alternated, run, say, temporary_folders
+from programs import text as including
 
 ARCH = "sm_90"
+SLOW_S, PARTS = 3.0, 24
+HEADERS = (
+    "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda_fp6.h", "cuda_fp4.h", "mma.h", "cuda_pipeline.h", "cuComplex.h",
+    "math_constants.h", "vector_functions.h", "nv/target", "cooperative_groups.h", "cuda/std/array", "cuda/std/complex",
+    "cuda/atomic", "cub/warp/warp_reduce.cuh", "cub/block/block_reduce.cuh", "cub/block/block_scan.cuh",
+)  # fmt: skip
 
 
-def texts(folder: str) -> Iterator[tuple[str, str]]:
-    """Place and text of everything that might be a source: .cu files, strings of Python code, code blocks of pages."""
-    if folder:
-        yield from ((path.name, path.read_text("utf-8", "replace")) for path in sorted(Path(folder).rglob("*.cu")))
-        return
-    for part in ("tests", "examples", "docs", "benchmarks"):
-        for path in sorted((ROOT / part).rglob("*")):
-            location = path.relative_to(ROOT).as_posix()
-            if path.suffix == ".cu":
-                yield location, path.read_text()
-            elif path.suffix == ".py":
-                for node in ast.walk(ast.parse(path.read_text())):
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                        yield f"{location}:{node.lineno}", node.value
-            elif path.suffix == ".md":
-                blocks = path.read_text().split("```")[1::2]
-                yield from ((location, block.partition("\n")[2]) for block in blocks)
+def texts() -> Iterator[tuple[str, str]]:
+    """Place and text of everything that might be a source: kernels with headers, .cu files, strings of Python code."""
+    yield from ((f"<{header}>", including(1, header)) for header in HEADERS)
+    folders = (ROOT / part for part in ("tests", "examples", "benchmarks"))
+    for path in sorted(path for folder in folders for path in folder.rglob("*")):
+        location = path.relative_to(ROOT).as_posix()
+        if path.suffix == ".cu":
+            yield location, path.read_text()
+        elif path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield f"{location}:{node.lineno}", node.value
 
 
 KINDS = {
@@ -75,42 +78,45 @@ def compile_alone(text: str, flags: list[bytes]) -> None:
         raise ValueError(text)
 
 
-def child(number: str, of: str, core: str, rounds: str, limit: str, end_s: str, folder: str = "") -> None:
-    """Print the least CPU seconds of every `of`-th source, on one core, by NVRTC alone and by this package.
+def child(file: str, rounds: str) -> None:
+    """Print the least CPU seconds of every source in a file, by NVRTC alone and by this package.
 
     Texts that NVRTC refuses are left out.
     """
-    import numba_kcache
-    from numba_kcache import cached_module
-    from tests.support.compiling import toolkit_dirs
+    from numba_kcache import KCacheError, KernelCache, cached_module
+    from tests.support.compiling import EMPTY, toolkit_dirs
 
-    os.sched_setaffinity(0, [int(core)])
-    pairs = reversed([*texts(folder)])
-    chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
-    sources = dict([*chosen.items()][: int(limit)][int(number) :: int(of)])
     flags = [b"--no-cache", f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
-    found: dict[str, dict[str, float]] = {}
-    for turn in range(-1, int(rounds)):
-        if turn > 0 and time.time() > float(end_s):
-            break
+    cache = KernelCache(os.environ["KC_BENCH_DIR"])
+    ways: dict[str, Callable[[str], object]] = {
+        "alone": lambda text: compile_alone(text, flags),
+        "ours": lambda text: cached_module(text, arch=ARCH, cache=cache).compile(),
+    }
+    for compiled in ways.values():  # loads compilers and modules
+        compiled(EMPTY)
+    sources: dict[str, str] = json.loads(Path(file).read_text())
+    least: dict[str, dict[str, float]] = {}
+    for turn in range(int(rounds) + 1):
         with temporary_folders() as folders:
-            cache = numba_kcache.KernelCache(folders())
-            for text, location in list(sources.items()):
-                least = found.setdefault(location, {"alone": float("inf"), "ours": float("inf")})
-                for side in ("alone", "ours") if turn % 2 else ("ours", "alone"):
-                    gc.collect()
-                    begin = time.process_time()
-                    try:
-                        if side == "ours":
-                            cached_module(text, arch=ARCH, cache=cache).compile()
-                        else:
-                            compile_alone(text, flags)
-                    except (ValueError, numba_kcache.KCacheError):  # not a complete source
-                        del sources[text], found[location]
-                        break
-                    if turn >= 0:
-                        least[side] = min(least[side], time.process_time() - begin)
-    say(**found)
+            cache = KernelCache(folders())
+            for place, text in list(sources.items()):
+                taken = dict[str, float]()
+                try:
+                    for way in alternated([*ways], turn):
+                        gc.collect()
+                        begin = time.process_time()
+                        ways[way](text)
+                        taken[way] = time.process_time() - begin
+                except (ValueError, KCacheError):  # not a complete source
+                    del sources[place]
+                    continue
+                is_slow = taken["alone"] > SLOW_S
+                if turn or is_slow:
+                    before = least.setdefault(place, taken)
+                    least[place] = {way: min(before[way], taken[way]) for way in ways}
+                if is_slow:
+                    del sources[place]
+    say(least=least)
 
 
 def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -126,32 +132,29 @@ def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
     }  # fmt: skip
 
 
+def kind_of(text: str) -> str:
+    included = INCLUDE.findall(text)
+    return next((kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in included)), "nothing")
+
+
 def measure(result: Result, arguments: Arguments) -> None:
-    cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
-    kinds = {}
-    for place, text in texts(arguments.sources):
-        found = [kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in INCLUDE.findall(text))]
-        kinds[place] = [*found, "nothing"][0]
+    chosen = {text: place for place, text in reversed([*texts()]) if "__global__" in text and text.isascii()}
+    sources = {chosen[text]: text for text in sorted(chosen, key=len, reverse=True)}  # the slowest starts first
     with temporary_folders() as folders:
-        half_s = time.time() + result.left_s() / 2  # no round is begun after it
-        more = (arguments.rounds, arguments.limit, half_s, *filter(None, [arguments.sources]))
-        words = [[sys.argv[0], "--child", index, len(cores), core, *more] for index, core in enumerate(cores)]
-        for core, each in zip(cores, [start(each, folders()) for each in words], strict=True):
-            found = result.kept(f"sources of core {core}", answer(each, max(1, min(600, result.left_s()))))
-            if not found:
-                continue
-            found.pop("end")
-            result.samples |= found
-            if not result.samples:  # NVRTC refuses all of them
-                continue
-            summary: dict[str, Any] = summary_of(result.samples)
-            summary["kinds"] = {
-                kind: summary_of(of_kind)
-                for kind in ("nothing", *reversed(KINDS))
-                if (of_kind := {place: each for place, each in result.samples.items() if kinds[place] == kind})
-            }
+        words = {}
+        for number in range(PARTS):
+            file = folders() / f"{number}.json"
+            file.write_text(json.dumps(dict([*sources.items()][number::PARTS])))
+            words[f"sources of {file.name}"] = (file, arguments.rounds)
+        for _, found in result.take_all(words, folders, AT_ONCE):
+            result.samples |= found["least"]
+            summary: dict[str, Any] = {**summary_of(result.samples), "kinds": {}}
+            for kind in ("nothing", *reversed(KINDS)):
+                places = [place for place in result.samples if kind_of(sources[place]) == kind]
+                if places:
+                    summary["kinds"][kind] = summary_of({place: result.samples[place] for place in places})
             result.write(summary=summary)
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(3, 1), limit=(100_000, 40), processes=(8, 8), sources="")
+    run(__doc__, {"compile_overhead": (measure, child)}, rounds=(3, 1))

@@ -132,13 +132,9 @@ def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[s
 def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: bool, costs: dict[str, float]) -> Any:
     """Simulate a fleet: requests, bytes, compiles, and the time when the last rank has its last kernel.
 
-    Args:
-        nodes: Nodes that start within a second.
-        kernels: Kernels that each node requests, in the same order.
-        warm: Whether Redis has all of them at the start.
-        leases: Whether one node compiles a kernel while the others wait.
-        back_fill: Whether an entry that one rank read serves the other ranks of its node.
-        costs: Seconds of the server for a small request (`small_s`) and for one with an entry (`entry_s`).
+    The nodes start within a second. `warm`: Redis has all kernels. `leases`: one node compiles a kernel while the
+    others wait. `back_fill`: an entry that one rank read serves the other ranks of its node. `costs`: seconds of the
+    server for a small request (`small_s`) and for one with an entry (`entry_s`).
     """
     chance = random.Random(1)
     stored = [0.0 if warm else float("inf")] * kernels

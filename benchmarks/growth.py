@@ -6,7 +6,7 @@ Method      Every part is a fresh process. "kept" and "dropped": distinct kernel
             collection) and the device's memory in use. The memory of a kernel is the growth from the first tenth to
             the last, by the kernels between. To fill numba_kcache's cache quickly, one cubin is compiled, and the
             others are patched copies of it. The floor loads such cubins by cuModuleLoadData and unloads dropped ones.
-            The other systems get fewer kernels, all of which they compile.
+            The other systems get 50 or 100 kernels, all of which they compile. Each part is run once.
 Not shown   Large kernels; another allocator.
 """
 
@@ -15,29 +15,19 @@ from __future__ import annotations
 import gc
 import os
 import re
-import struct
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import programs
-from harness import Arguments, Result, compiles, is_pretended, require, run, say, temporary_folders
-from programs import CUBIN, LIBRARIES, Launch, N, System, text
+from harness import Arguments, Result, compiles, require, run, say, temporary_folders
+from programs import LIBRARIES, Launch, N, System, patched, text
 
 FIRST = 1_000_000
 """The number of the first kernel: all names have the same length, so that a cubin can be patched."""
-
-ENTRIES = 20_000
-"""The default limit of a cache: more entries would be evicted before they are loaded."""
-
-
-def patched(cubin: bytes, old: int, new: int) -> bytes:
-    """Turn the cubin of kernel `old` into that of kernel `new`."""
-    was, now = (struct.pack("<f", number) for number in (old, new))
-    assert cubin.count(was) == 1, cubin.count(was)
-    return cubin.replace(was, now).replace(f"k{old}".encode(), f"k{new}".encode())
 
 
 def tenths(
@@ -62,37 +52,19 @@ def tenths(
     return rows
 
 
-def bare(numbers: Iterable[int], keeps: bool) -> Iterable[Launch]:
-    """Load and launch patched cubins without checks; a kernel that is not kept is unloaded after its launch."""
-    from cuda.bindings import driver
-
-    template = programs.cubin()
-    for number in numbers:
-
-        def launch(a: float, x: Any, y: Any, n: int, number: int = number) -> None:
-            _, module = driver.cuModuleLoadData(patched(template, FIRST, number))
-            _, function = driver.cuModuleGetFunction(module, f"k{number}".encode())
-            programs.launch_bare(driver, function, a, x.address, y.address, n)
-            if not keeps:
-                driver.cuCtxSynchronize()
-                driver.cuModuleUnload(module)
-
-        yield launch
-
-
-PARTS: dict[str, tuple[str, System | None, int]] = {
+PARTS: dict[str, tuple[str, System, int]] = {
     "numba_kcache, kept": ("driver", programs.our_texts, 0),
     "numba_kcache, dropped": ("driver", programs.our_texts, 0),
     "numba_kcache, Numba arrays, dropped": ("numba", programs.our_texts, 0),
-    "cuModuleLoadData, kept": ("driver", None, 0),
-    "cuModuleLoadData, dropped": ("driver", None, 0),
-    "cupy RawKernel, kept": ("cupy", programs.cupy_kernels, 300),
-    "cupy RawKernel, dropped": ("cupy", programs.cupy_kernels, 300),
-    "numba_kcache, Numba kernel, kept": ("numba", programs.our_functions, 100),
-    "Numba cache=True, kept": ("numba", programs.numba_kernels, 100),
+    "cuModuleLoadData, kept": ("driver", programs.bare, 0),
+    "cuModuleLoadData, dropped": ("driver", partial(programs.bare, is_kept=False), 0),
+    "cupy RawKernel, kept": ("cupy", programs.cupy_kernels, 100),
+    "cupy RawKernel, dropped": ("cupy", programs.cupy_kernels, 100),
+    "numba_kcache, Numba kernel, kept": ("numba", programs.our_functions, 50),
+    "Numba cache=True, kept": ("numba", programs.numba_kernels, 50),
 }
-"""The rows of the table: a library; a system, or None for the bare calls; and the number of kernels of a system that
-compiles all of them, 0 for one with patched cubins."""
+"""The rows of the table: a library; a system; and the number of kernels of a system that compiles all of them, 0 for
+one with patched cubins."""
 
 
 def many_kernels(name: str, count: int) -> None:
@@ -101,7 +73,7 @@ def many_kernels(name: str, count: int) -> None:
     library, numbers = LIBRARIES[library_name](), range(FIRST, FIRST + count)
     x, y = library.ones(N), library.ones(N)
     library.wait()
-    launches = system(numbers, "") if system else bare(numbers, keeps)
+    launches = system(numbers, "")
     kept = []
 
     def one(launch: Launch) -> None:
@@ -147,7 +119,7 @@ def fill(count: int, first: int, step: int) -> None:
     for number in range(first, count, step):
         cached_kernel(text(FIRST + number)).compile()
     if first == 0:
-        Path(os.environ["KC_BENCH_DIR"], CUBIN).write_bytes(built[0].cubin)
+        programs.cubin_file(FIRST).write_bytes(built[0].cubin)
     say()
 
 
@@ -159,8 +131,7 @@ def child(part: str, *numbers: str) -> None:
 
 
 def measure(result: Result, arguments: Arguments) -> None:
-    many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
-    quick = 5 if arguments.quick else 1
+    many, quick = arguments.distinct, 5 if arguments.quick else 1
     counts = {name: compiled // quick or many for name, (_, _, compiled) in PARTS.items()}
     with temporary_folders() as folders:
         step = min(16, os.cpu_count() or 1)
@@ -175,4 +146,4 @@ def measure(result: Result, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, launches=(10_000_000, 1_000_000), distinct=(10_000, 10_000))
+    run(__doc__, {"growth": (measure, child)}, launches=(10_000_000, 1_000_000), distinct=(10_000, 1000))

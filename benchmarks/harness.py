@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,13 +33,14 @@ ALWAYS = 1e9
 LIMIT_S = 240.0
 """Seconds of a child at most."""
 
+BEGIN = time.time()
 AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
 """The number of processes that run in parallel where only their compiles take time, or no time is measured."""
 
 
 def say(**found: object) -> None:
-    """Print the figures of this child as JSON, with the time at which it is done."""
-    print(json.dumps({**found, "end": time.time()}))
+    """Print the figures of this child as JSON, with the times of its first statement and of now."""
+    print(json.dumps({**found, "begin": BEGIN, "end": time.time()}))
 
 
 def is_pretended() -> bool:
@@ -67,9 +67,6 @@ def wait_for_the_others() -> None:
         Path(barrier, str(os.getpid())).touch()
         while not os.path.exists(os.path.join(barrier, "go")):
             time.sleep(0.0005)
-
-
-# -- children -------------------------------------------------------------------------------------------
 
 
 def start(words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -106,13 +103,15 @@ def answer(child: subprocess.Popen[str], limit_s: float = LIMIT_S) -> dict[str, 
 def fresh(
     words: Sequence[object], folder: Path, more: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
 ) -> dict[str, Any] | str:
-    """Run a child; its answer, with the seconds from its start to its result (`result`) and to its end (`process`)."""
-    begin = time.time()
+    """Run a child; its answer, with the seconds from its start to its first statement (`python`) and to its end
+    (`process`), and those from its result to its end (`ended`)."""
+    started = time.time()
     found = answer(start(words, folder, more), limit_s)
     if isinstance(found, dict):
-        found["process"] = time.time() - begin
+        now = time.time()
+        found["process"] = now - started
         if "end" in found:
-            found["result"] = found.pop("end") - begin
+            found["python"], found["ended"] = found.pop("begin") - started, now - found.pop("end")
     return found
 
 
@@ -192,9 +191,6 @@ def gpu_of() -> dict[str, Any]:
     except OSError:
         release = None
     return {"gpu": name, "driver_cuda": int(number), "driver": release[0] if release else None}
-
-
-# -- the result -----------------------------------------------------------------------------------------
 
 
 class Result:
@@ -296,24 +292,21 @@ class Result:
         found = in_parallel(lambda name: self.take(name, *rows[name], folder=folder(name), **more), rows, at_once)
         yield from ((name, each) for name, each in zip(rows, found, strict=True) if each)
 
-
-def show(found: Mapping[str, Any], *path: str) -> None:
-    """Print the figures of nested dictionaries: of samples the median, and their number."""
-    figures = [f"{name} {shown(each)}" for name, each in found.items() if not isinstance(each, dict)]
-    if figures:
-        print(f"{', '.join(path)}: {', '.join(figures)}")
-    for name, each in found.items():
-        if isinstance(each, dict):
-            show(each, *path, str(name))
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, list) and value and all(isinstance(each, (int, float)) for each in value):
-        return f"{median(value):.4g} ({len(value)})"
-    return f"{value:.4g}" if isinstance(value, float) else f"{len(value)}" if isinstance(value, list) else f"{value}"
-
-
-# -- a script -------------------------------------------------------------------------------------------
+    def sampled(
+        self,
+        rows: Mapping[str, Sequence[object]],
+        folder: Callable[[str], Path],
+        count: int,
+        fills: int = 1,
+        **more: Any,
+    ) -> Iterator[tuple[str, Any]]:
+        """Run a child for each name `count` times, one after another in alternating order; yield names and answers.
+        Before, all are run `fills` times in parallel, to fill the caches; these answers are not yielded."""
+        for number in self.rounds(count, fills):
+            now = {name: rows[name] for name in alternated([*rows], number)}
+            for name, found in self.take_all(now, folder, AT_ONCE if number < 0 else 1, **more):
+                if number >= 0:
+                    yield name, found
 
 
 def alternated(systems: Sequence[Any], number: int) -> list[Any]:
@@ -321,22 +314,15 @@ def alternated(systems: Sequence[Any], number: int) -> list[Any]:
     return [*(reversed(systems) if number % 2 else systems)]
 
 
-Measure = Callable[["Result", Arguments], object]
-Child = Callable[..., object]
+Part = tuple[Callable[[Result, Arguments], object], Callable[..., object] | None]
 
 
-def run(
-    doc: str | None,
-    measure: Measure | Mapping[str, tuple[Measure, Child | None]],
-    child: Child | None = None,
-    **options: tuple[int, int] | str,
-) -> None:
+def run(doc: str | None, parts: Mapping[str, Part], **options: tuple[int, int] | str) -> None:
     """Run a script: the child that gets the words of `--child`, or the measurement, which fills and writes the result.
 
-    A script with several results has a table of both by the result's name. `options` are further arguments, each a
-    number with its default and that of `--quick`, or a text with its default.
+    `parts` has both by the result's name. `options` are further arguments, each a number with its default and that of
+    `--quick`, or a text with its default.
     """
-    parts = measure if isinstance(measure, Mapping) else {Path(sys.argv[0]).stem: (measure, child)}
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="the file of the result")
     parser.add_argument("--quick", action="store_true", help="few samples")
@@ -362,4 +348,5 @@ def run(
     result.notes |= {"quick": True} if arguments.quick else {}
     measure(result, arguments)
     result.write(is_cut=result.is_cut)
-    show(result.notes | result.samples)
+    if not arguments.json:
+        print(json.dumps(result.notes | result.samples, indent=1))

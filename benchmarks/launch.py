@@ -11,8 +11,6 @@ Not shown   Latency until the kernel runs; full queues; other processes on the d
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -22,13 +20,12 @@ from typing import Any
 
 import numpy as np
 from harness import Arguments, Result, run, say, temporary_folders
-from programs import LIBRARIES
+from programs import LIBRARIES, Launch, imported
 
 COUNTS = (0, 1, 2, 4, 8, 16)
 LETTERS = "abcdefgh"
 SIZE = 64
 _kept: list[Any] = []  # objects of which a launch gets only the address: they have to stay alive
-Launch = Callable[[], Any]
 System = Callable[[int], Launch]
 """Makes, for a number of arguments, a function that launches the kernel once; raises if the system cannot run here."""
 
@@ -162,10 +159,7 @@ def triton_jit(arguments: int) -> Launch:
     with temporary_folders() as folders:
         file = folders() / f"triton_{arguments}.py"  # Triton reads the source from its file
         file.write_text(f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{text}")
-        spec: Any = importlib.util.spec_from_file_location(file.stem, file)
-        module: Any = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        _kept.append(module)
+        module = imported(file)
         values = [2.0 + index for index in range(arguments - arguments // 2)]  # Triton compiles a 1 into the kernel
         launch = partial(module.k[(1,)], *of("torch")(arguments), *values)
         launch()
@@ -230,28 +224,27 @@ def samples(systems: dict[str, System], arguments: int, batches: int, launches: 
     return found
 
 
-def child(batches: str, launches: str) -> None:
-    say(rows=[samples(WITHOUT_NUMBA, arguments, int(batches), int(launches)) for arguments in COUNTS])
-    assert "numba.cuda" not in sys.modules
+GROUPS = {"Numba imported": SYSTEMS, "Numba not imported": WITHOUT_NUMBA}
+
+
+def child(group: str, batches: str, launches: str) -> None:
+    """Print the samples of the systems of a group, for each number of arguments."""
+    say(rows={count: samples(GROUPS[group], count, int(batches), int(launches)) for count in COUNTS})
+    assert GROUPS[group] is SYSTEMS or "numba.cuda" not in sys.modules
 
 
 def measure(result: Result, arguments: Arguments) -> None:
-    def keep(number: int, found: dict[str, Any]) -> None:
-        for name, times in found.items():
-            if isinstance(times, str):
-                result.leave_out(name, times)
-            else:
-                result.samples.setdefault(name, {})[f"{number}"] = times
-        result.write()
-
-    words = (arguments.batches, arguments.launches)
-    for each in itertools.takewhile(lambda _: not result.is_over(), COUNTS):
-        keep(each, samples(SYSTEMS, each, *words))
+    words = {group: (group, arguments.batches, arguments.launches) for group in GROUPS}
     with temporary_folders() as folders:
-        found = result.take("Numba not imported", *words, folder=folders())
-    for each, row in zip(COUNTS, found["rows"] if found else (), strict=False):
-        keep(each, row)
+        for _, found in result.take_all(words, folders):
+            for count, row in found["rows"].items():
+                for name, times in row.items():
+                    if isinstance(times, str):
+                        result.leave_out(name, times)
+                    else:
+                        result.samples.setdefault(name, {})[count] = times
+            result.write()
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, batches=(41, 11), launches=(300, 300))
+    run(__doc__, {"launch": (measure, child)}, batches=(41, 11), launches=(300, 300))

@@ -112,7 +112,7 @@ def look_up(name: str, starts_with: str) -> dict[str, float]:
     assert of
     plain = [of(PLAIN % (number, number), f"k{number}", []) for number in range(6)]
     cub = [of(WITH_CUB, "k", include_dirs())] if name != CORE else []  # it refuses headers
-    if starts_with == "cub" and cub:
+    if starts_with == "cub":
         return {f"{CUB}, first": timed(cub[0])}
     first, *others = map(timed, plain)
     found = {"no includes, first": first, "no includes, after": median(others)}
@@ -124,11 +124,7 @@ def child(what: str, *words: str) -> None:
         system, *folders = words
         say(value=SYSTEMS[system][1](folders))
     else:
-        say(**look_up(*words))
-
-
-STARTS = ("plain", "cub")
-"""The kind of kernel that a process looks up first."""
+        say(times=look_up(*words))
 
 
 CHANGES = {
@@ -168,13 +164,12 @@ def measure(result: Result, arguments: Arguments) -> None:
     """Look-ups by system and kind of source, with the reason for a system that cannot run here; then the changes."""
     systems = [name for name, (of, _) in SYSTEMS.items() if of]
     result.samples["lookup"] = {name: {} for name in systems}
+    starts = [(name, start) for name in systems for start in ("plain", "cub") if (name, start) != (CORE, "cub")]
+    rows = {f"{name}, {start}": ("lookup", name, start) for name, start in starts}  # what a process looks up first
     with temporary_folders() as folders:
-        for number in result.rounds(arguments.rounds, fills=1):
-            for start in ("plain", "cub"):  # what a process looks up first
-                words = {name: ("lookup", name, start) for name in systems}
-                for name, found in result.take_all(words, folders, 1 if number >= 0 else AT_ONCE):
-                    if number >= 0:
-                        result.add("lookup", name, **{what: time for what, time in found.items() if ", " in what})
+        for row, found in result.sampled(rows, lambda row: folders(rows[row][1]), arguments.rounds):
+            result.add("lookup", rows[row][1], **found["times"])
+    result.left_out = {rows[row][1]: why for row, why in result.left_out.items()}
     result.samples["lookup"] |= result.left_out
     pairs = [(system, change) for system in SYSTEMS if system not in result.left_out for change in CHANGES]
     outcomes = in_parallel(lambda pair: "not run" if result.is_over() else outcome_of(*pair), pairs, 2 * AT_ONCE)
@@ -184,4 +179,4 @@ def measure(result: Result, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, rounds=(11, 3))
+    run(__doc__, {"lookup": (measure, child)}, rounds=(7, 3))

@@ -5,9 +5,9 @@ An edit of a constant of a file would change every kernel that uses it, as in an
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,43 +47,16 @@ FILES = {
 """The files of device functions: their first lines, and the functions with what each returns."""
 
 
-def smooth(x: Any) -> Any:
-    t = np.clip(x, 0, 1)
-    return t * t * (3 - 2 * t)
-
-
-def bell(x: Any) -> Any:
-    return np.exp(-(x**2) / (2 * WIDTH**2))
-
-
-def binned(x: Any) -> Any:
-    bins = np.clip((x.astype(np.float64) + 1) * 0.5 * BINS, 0, BINS - 1).astype(int)
-    return np.bincount(bins, minlength=x.size)
-
-
-KERNELS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "scaled": ("FACTOR * x[i]", lambda x, y: FACTOR * x),
-    "added": ("FACTOR * x[i] + y[i]", lambda x, y: FACTOR * x + y),
-    "multiplied": ("x[i] * y[i]", lambda x, y: x * y),
-    "lengths": ("length(x[i], y[i])", lambda x, y: np.hypot(x, y)),
-    "blended": ("lerp(x[i], y[i], 0.25)", lambda x, y: x + (y - x) * 0.25),
-    "clamped": ("clamp(x[i], -0.5, 0.5)", lambda x, y: np.clip(x, -0.5, 0.5)),
-    "smoothed": ("smoothstep(x[i])", lambda x, y: smooth(x)),
-    "bells": ("bell(x[i])", lambda x, y: bell(x)),
-    "grown": ("logistic(x[i])", lambda x, y: 1 / (1 + np.exp(-RATE * x))),
-    "powers": ("polynomial(x[i])", lambda x, y: np.polyval(COEFFICIENTS, x)),
-    "diffused": ("x[i] + 0.1 * laplace(x, i)", lambda x, y: x + 0.1 * (np.roll(x, 1) - 2 * x + np.roll(x, -1))),
-    "averaged": ("average(x, i)", lambda x, y: (np.roll(x, 1) + x + np.roll(x, -1)) / 3),
-    "slopes": ("slope(x, i)", lambda x, y: (np.roll(x, -1) - np.roll(x, 1)) / 2),
-    "advected": ("x[i] - y[i] * slope(x, i)", lambda x, y: x - y * (np.roll(x, -1) - np.roll(x, 1)) / 2),
-    "far_bells": ("bell(length(x[i], y[i]))", lambda x, y: bell(np.hypot(x, y))),
-    "smooth_blends": ("lerp(x[i], y[i], smoothstep(x[i]))", lambda x, y: x + (y - x) * smooth(x)),
-    "shifted": ("x[wrap(i + 3, x.size)]", lambda x, y: np.roll(x, -3)),
-    "turned": ("x[x.size - 1 - i]", lambda x, y: x[::-1]),
-    "block_sums": ("total", lambda x, y: np.repeat(x.reshape(-1, THREADS).sum(axis=1), THREADS)),
-    "histogram": ("", lambda x, y: binned(x)),
-}
-"""Of each kernel the element that it writes, and its NumPy equivalent for a size that is a multiple of THREADS."""
+KERNELS = {
+    "scaled": "FACTOR * x[i]", "added": "FACTOR * x[i] + y[i]", "multiplied": "x[i] * y[i]",
+    "lengths": "length(x[i], y[i])", "blended": "lerp(x[i], y[i], 0.25)", "clamped": "clamp(x[i], -0.5, 0.5)",
+    "smoothed": "smoothstep(x[i])", "bells": "bell(x[i])", "grown": "logistic(x[i])", "powers": "polynomial(x[i])",
+    "diffused": "x[i] + 0.1 * laplace(x, i)", "averaged": "average(x, i)", "slopes": "slope(x, i)",
+    "advected": "x[i] - y[i] * slope(x, i)", "far_bells": "bell(length(x[i], y[i]))",
+    "smooth_blends": "lerp(x[i], y[i], smoothstep(x[i]))", "shifted": "x[wrap(i + 3, x.size)]",
+    "turned": "x[x.size - 1 - i]", "block_sums": "total", "histogram": "",
+}  # fmt: skip
+"""Of each kernel the element that it writes."""
 
 BODIES = {
     "block_sums": f"""
@@ -109,18 +82,18 @@ def write(folder: Path, decorator: str) -> None:
         (folder / f"{name}.py").write_text(head + "\n".join(bodies))
     imports = "".join(f"from {name} import *\n" for name in FILES)
     kernels = [f"import numpy as np\nfrom numba import cuda\n{imports}{DECORATORS[decorator]}\nFACTOR = {FACTOR}\n"]
-    for name, (element, _) in KERNELS.items():
+    for name, element in KERNELS.items():
         ends = f"    if i < out.size:\n        out[i] = {element}\n" if element else ""
         begins = f"@kernel\ndef {name}(x, y, out):\n    i = cuda.grid(1)\n"
         kernels.append(begins + BODIES.get(name, "").removeprefix("\n") + ends)
     (folder / "kernels.py").write_text("\n\n".join(kernels))
 
 
-def run_all(folder: str, is_checked: bool) -> tuple[list[Any], float, float]:
-    """Run every kernel of the program in a folder, and compare each with NumPy.
+def run_all(folder: str) -> tuple[list[Any], float, float, str]:
+    """Run every kernel of the program in a folder.
 
     Returns:
-        The kernels, and the seconds until the first result and until the last.
+        The kernels, the seconds until the first result and until the last, and the digest of all results.
     """
     sys.path.insert(0, folder)
     import kernels as program  # type: ignore[import-not-found]
@@ -139,6 +112,5 @@ def run_all(folder: str, is_checked: bool) -> tuple[list[Any], float, float]:
         kernel[SIZE // THREADS, THREADS](*on_device, out)
         cuda.synchronize()
         ends.append(time.perf_counter() - start)
-    for (_, wanted), out in zip(KERNELS.values(), outputs, strict=True) if is_checked else ():
-        np.testing.assert_allclose(out.copy_to_host(), wanted(x, y), rtol=1e-4, atol=1e-4)
-    return kernels, ends[0], ends[-1]
+    results = b"".join(each.copy_to_host().tobytes() for each in outputs)
+    return kernels, ends[0], ends[-1], hashlib.sha256(results).hexdigest()

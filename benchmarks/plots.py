@@ -2,7 +2,7 @@
 
 Promise     The same results and the same matplotlib give the same bytes. A picture contains the name and the digest of
             its result; tests/contract/test_figures.py compares the digest with the file.
-Output      docs/img/NAME-light.svg and NAME-dark.svg; no picture for a result that is not committed.
+Output      docs/img/NAME-light.svg and NAME-dark.svg.
 Run         python benchmarks/plots.py [NAME ...]    (matplotlib: pip install --group bench)
 """
 
@@ -16,12 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from results import RESULTS, NoResult, digits, found_at, machine_of, result_of
+from results import RESULTS, digits, found_at, machine_of, result_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
-MOST = 6
-"""The largest number of bars or lines in a picture; the table has all."""
-
 SHOWN = {
     "first_launch": ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel",
                      "cuda.core FileStreamProgramCache", "Numba cache=True", "Triton"),
@@ -31,7 +28,7 @@ SHOWN = {
     "warm_steps": ("numba_kcache, CUDA C++", "numba_kcache, CUDA C++ on Numba arrays", "numba_kcache, Numba kernel",
                    "numba_kcache.install()", "CuPy RawKernel", "bare cuda.bindings, a cubin from a file"),
 }  # fmt: skip
-"""The systems in the pictures of results that have more than `MOST`."""
+"""The systems in the pictures of results that have more of them than a picture shows well; the table has all."""
 
 
 class Colours(NamedTuple):
@@ -69,13 +66,7 @@ def rows_of(name: str, path: str) -> list[tuple[str, float]]:
 
 
 def bars(axes: Any, colours: Colours, title: str, rows: list[tuple[str, float]]) -> None:
-    """Draw horizontal bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart.
-
-    Raises:
-        ValueError: There are more rows than `MOST`: `SHOWN` has to choose among them.
-    """
-    if len(rows) > MOST:
-        raise ValueError(f"cannot draw {title}: {len(rows)} bars are more than {MOST}")
+    """Draw bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart."""
     if not rows:
         axes.set_title(f"{title}: not measured", loc="left", fontsize=10, color=colours.text)
         axes.set_axis_off()
@@ -180,15 +171,7 @@ def draw(name: str, page: str, colours: Colours) -> None:
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
 
 
-def main() -> None:
-    for name in sys.argv[1:] or PICTURES:
-        for page, colours in PAGES.items():
-            try:
-                draw(name, page, colours)
-            except NoResult as missing:
-                print(f"{name}: no picture, benchmarks/results/{missing}.json is not committed")
-                break
-
-
 if __name__ == "__main__":
-    main()
+    for picture in sys.argv[1:] or PICTURES:
+        for kind, page_colours in PAGES.items():
+            draw(picture, kind, page_colours)

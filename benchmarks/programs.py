@@ -17,8 +17,8 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +26,7 @@ from harness import require, say
 
 N = 1 << 14
 GRID = N // 256, 256
-CUBIN = "k1.cubin"
-"""The file with the cubin of kernel 1, which the bare systems load."""
+WHOLE = (GRID[0], 1, 1), (GRID[1], 1, 1)
 
 Launch = Callable[..., object]
 System = Callable[[Sequence[int], str], Iterator[Launch]]
@@ -55,9 +54,6 @@ def include_dirs() -> list[str]:
     from numba_kcache.toolchain import installed_include_dirs
 
     return installed_include_dirs()
-
-
-# -- libraries ------------------------------------------------------------------------------------------
 
 
 class Library(NamedTuple):
@@ -135,92 +131,93 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
     "torch": of_torch,
 }
 
+OfSource = Callable[[str], Callable[..., object]]
+"""The returned function gets name, grid, block and operands; its first call compiles or loads the source."""
 
-def returning(source: str) -> Callable[[], str]:
+
+def c_numbers(operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The operands, with Python's numbers as float and int of C."""
+    import numpy as np
+
+    types: dict[type, Callable[[Any], Any]] = {float: np.float32, int: np.int32}
+    return tuple(types[type(each)](each) if type(each) in types else each for each in operands)
+
+
+def our_source(source: str, is_text: bool = False) -> Callable[..., object]:
+    """This package; the source is the result of a decorated function, the usual way to write a kernel, or a text."""
+    from numba_kcache import cached_kernel
+
     def k1() -> str:
         return source
 
-    return k1
+    kernel = cached_kernel(source if is_text else k1)
+    return lambda _name, grid, block, *operands: kernel[grid, block](*operands)
 
 
-def ours(numbers: Sequence[int], header: str = "", is_text: bool = False) -> Iterator[Launch]:
-    """This package; each source is the result of a decorated function, the usual way to write a kernel, or a text."""
-    from numba_kcache import cached_kernel
-
-    for number in numbers:
-        source = text(number, header)
-        kernel = cached_kernel(source if is_text else returning(source))
-        yield lambda *operands, kernel=kernel: kernel[GRID](*operands)
-
-
-our_texts = partial(ours, is_text=True)
-
-
-def our_module(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    """All kernels in one source."""
+def our_module_source(source: str) -> Callable[..., object]:
     from numba_kcache import cached_module
 
-    module = cached_module(whole_text(numbers, header))
-    for number in numbers:
-        yield lambda *operands, number=number: module[f"k{number}"][GRID](*operands)
+    module = cached_module(source)
+    return lambda name, grid, block, *operands: module[name][grid, block](*operands)
 
 
-def cupy_kernels(numbers: Sequence[int], header: str = "", is_module: bool = False) -> Iterator[Launch]:
-    """CuPy's RawKernel for each source, or RawModule for one source with all kernels."""
+def cupy_source(source: str, is_module: bool = False) -> Callable[..., object]:
+    """CuPy's RawKernel, or RawModule."""
     import cupy
-    import numpy as np
 
-    options = tuple(f"-I{folder}" for folder in include_dirs()) if header else ()
+    options = ("-std=c++17", *(f"-I{folder}" for folder in include_dirs())) if "#include" in source else ()
     if is_module:
-        module = cupy.RawModule(code=whole_text(numbers, header), options=options, backend="nvrtc")
-    for number in numbers:
-        kernel = None if is_module else cupy.RawKernel(text(number, header), f"k{number}", options, backend="nvrtc")
-
-        def launch(a: float, x: Any, y: Any, n: int, kernel: Any = kernel, number: int = number) -> None:
-            function = module.get_function(f"k{number}") if is_module else kernel
-            function(GRID[:1], GRID[1:], (np.float32(a), x, y, np.int32(n)))
-
-        yield launch
+        kernel_of = cupy.RawModule(code=source, options=options, backend="nvrtc").get_function
+    else:
+        kernel_of = cache(lambda name: cupy.RawKernel(source, name, options, backend="nvrtc"))
+    return lambda name, grid, block, *operands: kernel_of(name)(grid, block, c_numbers(operands))
 
 
-cupy_module = partial(cupy_kernels, is_module=True)
-
-
-def cuda_core(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    """cuda.core, with the arrays of the driver."""
-    import numpy as np
+def core_source(source: str) -> Callable[..., object]:
+    """cuda.core, whose cache refuses a source with include paths; arrays are given by their address."""
     from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
     from cuda.core.utils import FileStreamProgramCache
 
-    cache, device = FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), Device()
+    stored, device = FileStreamProgramCache(os.environ["KC_BENCH_DIR"]), Device()
     device.set_current()
-    stream, folders = device.default_stream, include_dirs() if header else None
+    stream, folders = device.default_stream, include_dirs() if "#include" in source else None
 
-    def one(number: int, a: float, x: Any, y: Any, n: int) -> None:
+    @cache
+    def compiled() -> Any:
         options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True, include_path=folders)
-        code = Program(text(number, header), "c++", options=options).compile("cubin", cache=cache)
-        operands = np.float32(a), x.address, y.address, np.int32(n)
-        launch(stream, LaunchConfig(grid=GRID[0], block=GRID[1]), code.get_kernel(f"k{number}"), *operands)
+        return Program(source, "c++", options=options).compile("cubin", cache=stored)
 
-    for number in numbers:
-        yield lambda *operands, number=number: one(number, *operands)
+    def run(name: str, grid: Any, block: Any, *operands: Any) -> None:
+        passed = (getattr(each, "address", each) for each in c_numbers(operands))
+        launch(stream, LaunchConfig(grid=grid, block=block), compiled().get_kernel(name), *passed)
+
+    return run
 
 
-def torch_kernels(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
-    """torch's compiler of CUDA C++, which passes a Python float as a double."""
+def torch_source(source: str) -> Callable[..., object]:
+    """torch's compiler, which passes a Python float as a double and stores nothing."""
     import torch
 
-    more = {"cuda_include_dirs": include_dirs()} if header else {}
-    for number in numbers:
-        source = text(number, header).replace("float a,", "double a,")
-
-        def launch(*operands: Any, source: str = source, name: str = f"k{number}") -> None:
-            torch.cuda._compile_kernel(source, name, **more)((GRID[0], 1, 1), (GRID[1], 1, 1), operands)
-
-        yield launch
+    compiled, more = torch.cuda._compile_kernel, {"cuda_include_dirs": include_dirs()} if "#include" in source else {}
+    text = source.replace("float a,", "double a,")
+    return lambda name, grid, block, *operands: compiled(text, name, **more)(grid, block, operands)
 
 
-# -- the least that is possible: kernel 1, whose cubin is in a file --------------------------------------
+def system_of(launcher: OfSource, is_module: bool = False) -> System:
+    """A system that has a source for each kernel, or one source for all."""
+
+    def system(numbers: Sequence[int], header: str = "") -> Iterator[Launch]:
+        module = launcher(whole_text(numbers, header)) if is_module else None
+        for number in numbers:
+            yield partial(module or launcher(text(number, header)), f"k{number}", *WHOLE)
+
+    return system
+
+
+ours, our_texts = system_of(our_source), system_of(partial(our_source, is_text=True))
+our_module, cupy_kernels = system_of(our_module_source, is_module=True), system_of(cupy_source)
+cupy_module = system_of(partial(cupy_source, is_module=True), is_module=True)
+cuda_core, torch_kernels = system_of(core_source), system_of(torch_source)
 
 
 def launch_bare(driver: Any, function: Any, a: float, x: int, y: int, n: int) -> None:
@@ -231,28 +228,49 @@ def launch_bare(driver: Any, function: Any, a: float, x: int, y: int, n: int) ->
     driver.cuLaunchKernel(function, GRID[0], 1, 1, GRID[1], 1, 1, 0, driver.CUstream(0), base + 32, 0)
 
 
-def cubin() -> bytes:
-    """The cubin of kernel 1, from a file that the first process of a cache writes."""
-    path = Path(os.environ["KC_BENCH_DIR"], CUBIN)
+def cubin_file(number: int) -> Path:
+    """The file of a kernel's cubin."""
+    return Path(os.environ["KC_BENCH_DIR"], f"k{number}.cubin")
+
+
+@cache
+def cubin(number: int) -> bytes:
+    """The cubin of a kernel, from a file that the first process of a cache writes."""
+    path = cubin_file(number)
     if not path.is_file():
         from numba_kcache import cached_kernel
 
-        kernel, private = cached_kernel(text(1)), path.with_suffix(f".{os.getpid()}")
+        kernel, private = cached_kernel(text(number)), path.with_suffix(f".{os.getpid()}")
         kernel.compile()
         private.write_bytes(kernel.cubin())
         private.replace(path)
     return path.read_bytes()
 
 
-def bare(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
+def patched(cubin: bytes, old: int, new: int) -> bytes:
+    """Turn the cubin of kernel `old` into that of kernel `new`, whose name has the same length."""
+    if old == new:
+        return cubin
+    was, now = (struct.pack("<f", number) for number in (old, new))
+    assert cubin.count(was) == 1, cubin.count(was)
+    return cubin.replace(was, now).replace(f"k{old}".encode(), f"k{new}".encode())
+
+
+def bare(numbers: Sequence[int], _header: str = "", is_kept: bool = True) -> Iterator[Launch]:
+    """Load and launch the first kernel, and patched copies of it; one that is not kept is unloaded after its launch."""
     from cuda.bindings import driver
 
-    def launch(a: float, x: Any, y: Any, n: int) -> None:
-        _, module = driver.cuModuleLoadData(cubin())
-        _, function = driver.cuModuleGetFunction(module, b"k1")
-        launch_bare(driver, function, a, x.address, y.address, n)
+    for number in numbers:
 
-    yield launch
+        def launch(a: float, x: Any, y: Any, n: int, number: int = number) -> None:
+            _, module = driver.cuModuleLoadData(patched(cubin(numbers[0]), numbers[0], number))
+            _, function = driver.cuModuleGetFunction(module, f"k{number}".encode())
+            launch_bare(driver, function, a, x.address, y.address, n)
+            if not is_kept:
+                driver.cuCtxSynchronize()
+                driver.cuModuleUnload(module)
+
+        yield launch
 
 
 def bare_numba(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
@@ -262,7 +280,7 @@ def bare_numba(_numbers: Sequence[int], _header: str = "") -> Iterator[Launch]:
     from numba.cuda.cudadrv import devices
 
     def launch(a: float, x: Any, y: Any, n: int) -> None:
-        module = devices.get_context().create_module_image(ObjectCode.from_cubin(cubin()))
+        module = devices.get_context().create_module_image(ObjectCode.from_cubin(cubin(1)))
         _, kernel = driver.cuLibraryGetKernel(module.handle, b"k1")
         _, function = driver.cuKernelGetFunction(kernel)
         launch_bare(driver, function, a, *(each.gpu_data.device_ctypes_pointer.value for each in (x, y)), n)
@@ -287,6 +305,15 @@ def k{number}(a, x, y, n, block: tl.constexpr):
 """
 
 
+def imported(path: Path) -> Any:
+    """The module of a file, which Numba and Triton read again."""
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+    module: Any = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def generated(numbers: Sequence[int], head: str, body: str) -> list[Any]:
     """The functions of a generated file, which the first process of a cache writes."""
     path = Path(os.environ["KC_BENCH_DIR"], f"program_{numbers[0]}_{len(numbers)}.py")
@@ -295,10 +322,7 @@ def generated(numbers: Sequence[int], head: str, body: str) -> list[Any]:
         private.write_text(head + "".join(body.format(number=number) for number in numbers))
         with contextlib.suppress(FileExistsError):  # another process was first: its times are those of the caches
             os.link(private, path)
-    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
-    module: Any = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = imported(path)
     return [getattr(module, f"k{number}") for number in numbers]
 
 
@@ -366,8 +390,6 @@ IMPORTED = {
 }  # fmt: skip
 """The systems of this package, with the name that each imports from it."""
 
-# -- whole programs -------------------------------------------------------------------------------------
-
 
 class Program(NamedTuple):
     """A program: a library, a system or None for arrays alone, the number of kernels, and their header."""
@@ -377,43 +399,20 @@ class Program(NamedTuple):
     count: int = 1
     header: str = ""
 
-    def run(self, ended: Callable[[str], object] = lambda part: None) -> tuple[list[Launch], Library, Any, Any]:
-        """Launch every kernel once and check the last result; `ended` gets the name of each part.
 
-        Returns:
-            The launches, the library, and its arrays x and y.
-        """
-        library = LIBRARIES[self.library]()
-        ended("packages")
-        if name := IMPORTED.get(self.system):
-            getattr(importlib.import_module("numba_kcache"), name)
-            ended("import")
-        launches = [*self.system(range(1, self.count + 1), self.header)] if self.system else []
-        if launches:
-            ended("decoration")
-        x, y = library.ones(N), library.ones(N)
-        library.wait()
-        ended("arrays")
-        for launch in launches:
-            launch(2.0, x, y, N)
-        library.wait()
-        ended("first")
-        value = N if self.system is reduction else 2.0 + self.count if launches else 1.0
-        require(float(library.host(y)[0]) == value)
-        has_numba = {"numba", "numba_cuda_mlir"} & sys.modules.keys()
-        assert not (self.system is stand_in and has_numba) or "KC_BENCH_FILLS" in os.environ, has_numba
-        ended("result")
-        return launches, library, x, y
-
-
-BEGIN = time.time()
-COMPILERS = ("libnvrtc", "libnvvm")
+LOADED = ("libnvrtc", "libnvvm")
 """Libraries of compilers: a process that has mapped none of them has compiled nothing."""
+WITH_COMPILERS = ("cupy", "cupy, copied", "torch", "mlir", "compute")
+"""Libraries of arrays that map a compiler themselves: a mapped one does not show that this package has compiled."""
 
 
-def child(program: Program, started: float) -> None:
-    """Run a program in this process, which was started at `started`, and print the seconds of its parts."""
-    parts, last = {"python": BEGIN - started}, time.perf_counter()
+def child(program: Program, later: Callable[..., Mapping[str, float]] = lambda *_: {}) -> None:
+    """Launch every kernel of a program once in this process and check the last result; print the seconds of its parts,
+    and what `later` measures, which gets the launches, the library and its arrays.
+
+    `is_cold` is whether this package has compiled or the stand-in has imported a Numba, if that can be seen.
+    """
+    parts, measured, last = dict[str, float](), dict[str, float](), time.perf_counter()
 
     def ended(part: str) -> None:
         nonlocal last
@@ -423,7 +422,27 @@ def child(program: Program, started: float) -> None:
     def close() -> None:
         ended("exit")
         mapped = Path("/proc/self/maps").read_text()
-        say(parts=parts, compiled=any(name in mapped for name in COMPILERS))
+        has_compiled = program.library not in WITH_COMPILERS and any(name in mapped for name in LOADED)
+        has_numba = program.system is stand_in and {"numba", "numba_cuda_mlir"} & sys.modules.keys()
+        say(parts=parts, is_cold=bool(has_compiled or has_numba), later=measured)
 
     atexit.register(close)  # registered first, so called after all other exit handlers
-    program.run(ended)
+    library = LIBRARIES[program.library]()
+    ended("packages")
+    if name := IMPORTED.get(program.system):
+        getattr(importlib.import_module("numba_kcache"), name)
+        ended("import")
+    launches = [*program.system(range(1, program.count + 1), program.header)] if program.system else []
+    if launches:
+        ended("decoration")
+    x, y = library.ones(N), library.ones(N)
+    library.wait()
+    ended("arrays")
+    for launch in launches:
+        launch(2.0, x, y, N)
+    library.wait()
+    ended("first")
+    value = N if program.system is reduction else 2.0 + program.count if launches else 1.0
+    require(float(library.host(y)[0]) == value)
+    ended("result")
+    measured |= later(launches, library, x, y)

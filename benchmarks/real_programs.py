@@ -1,11 +1,11 @@
 """How long do public programs of other authors take with this cache, cold and warm, and as published?
 
-Method      Each sample is a fresh process that imports the program, runs it once and saves its result; "process" is
-            the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
-            cuda_compute=True, cupy=True)` before the program is imported. Cold: an empty cache, in parallel. Warm:
-            after another process; once for a plain program without a cache. The result must equal the plain one bit by
-            bit; otherwise the largest difference is reported. `--get FOLDER` downloads the programs, `--programs
-            FOLDER` names their folder.
+Method      Each sample is a fresh process that imports the program, runs it once and saves its result; the time is that
+            of the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
+            cuda_compute=True, cupy=True)` before the program is imported. Cold: an empty cache. Warm: after that
+            process. One sample of each; cold, one process for two cores runs at a time, warm, one for four. The result
+            must equal the plain one bit by bit; otherwise the largest difference is reported. `--get FOLDER` downloads
+            the programs, `--programs FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
@@ -16,9 +16,8 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -145,11 +144,12 @@ def child(name: str, system: str, programs: str) -> None:
     say(digest=hashlib.sha256(found.tobytes()).hexdigest()[:16])
 
 
-def comparison(digests: dict[str, str], folders: list[Path]) -> Any:
+def comparison(rows: Mapping[str, Mapping[str, Any]], folders: list[Path]) -> Any:
     """Return "same bits", or the largest difference between an element of one system's result and of another's."""
-    if len(digests) < len(folders):
+    digests = {row["digest"] for row in rows.values()}
+    if None in digests:
         return "none"
-    if len(set(digests.values())) == 1:
+    if len(digests) == 1:
         return "same bits"
     found = [np.load(folder / "result.npy") for folder in folders]
     if len({each.shape for each in found}) > 1:
@@ -162,34 +162,22 @@ def measure(result: Result, arguments: Arguments) -> None:
         get(Path(arguments.get))
         return
     result.notes["versions"] = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-    digests, pairs = dict[str, dict[str, str]](), dict[str, tuple[str, str]]()
-    for name in arguments.only.split(",") if arguments.only else PROGRAMS:
-        kind, what, _ = PROGRAMS[name]
-        rows = {system: {"cold": None, "warm": [], "warm_median": None} for system in SYSTEMS}
+    for name, (kind, what, _) in PROGRAMS.items():
+        rows = {system: dict.fromkeys(("cold", "warm_median", "digest")) for system in SYSTEMS}
         result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
-        digests[name], pairs = {}, pairs | {f"{name}, {system}": (name, system) for system in SYSTEMS}
+    pairs = {
+        f"{name}, {system}": (name, system, Path(arguments.programs).resolve())
+        for name in PROGRAMS for system in SYSTEMS
+    }  # fmt: skip
     with temporary_folders() as folders:
-        for number in result.rounds(arguments.warm + 1):
-            # a plain program without a cache has one warm round
-            asked = {
-                each: (name, system, Path(arguments.programs).resolve()) for each, (name, system) in pairs.items()
-                if number < 2 or system != "plain" or "CuPy" in PROGRAMS[name][0]
-            }  # fmt: skip
-            for each, found in result.take_all(asked, lambda each: folders(*pairs[each]), 1 if number else AT_ONCE):
-                name, system = pairs[each]
-                row = result.samples[name][system]
-                digests[name][system] = found["digest"]
-                if number:
-                    row["warm"].append(found["process"])
-                    row["warm_median"] = median(row["warm"])
-                else:
-                    row["cold"] = found["process"]
-                compared = comparison(digests[name], [folders(name, each) for each in SYSTEMS])
-                result.samples[name]["results"] = compared
+        for state, at_once in (("cold", AT_ONCE), ("warm_median", max(1, AT_ONCE // 2))):
+            for each, found in result.take_all(pairs, lambda each: folders(*pairs[each][:2]), at_once):
+                name, system, _ = pairs[each]
+                row = result.samples[name]
+                row[system] |= {state: found["process"], "digest": found["digest"]}
+                row["results"] = comparison({of: row[of] for of in SYSTEMS}, [folders(name, of) for of in SYSTEMS])
                 result.write()
-            for name, system in (pairs[each] for each in asked if each in result.left_out):
-                result.samples[name][system]["failed" if number else "cold"] = result.left_out[f"{name}, {system}"]
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, child, warm=(2, 1), get="", programs="build/programs", only="")
+    run(__doc__, {"real_programs": (measure, child)}, get="", programs="build/programs")

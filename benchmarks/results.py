@@ -15,8 +15,8 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 GPU, NO_GPU = True, False
 MEASUREMENTS = {
-    "first_launch": ("first_launch", GPU), "warm_steps": ("added", GPU), "added": ("added", GPU),
-    "launch": ("launch", GPU), "numba_first_launch": ("numba_first_launch", GPU), "mlir": ("numba_first_launch", GPU),
+    "first_launch": ("first_launch", GPU), "warm_steps": ("first_launch", GPU), "added": ("added", GPU),
+    "launch": ("launch", GPU), "numba_first_launch": ("first_launch", GPU), "mlir": ("first_launch", GPU),
     "modules": ("first_launch", GPU), "lookup": ("lookup", GPU), "workloads": ("workloads", GPU),
     "growth": ("growth", GPU), "cuda_compute": ("adapters", GPU), "triton_kernels": ("adapters", GPU),
     "program_cache": ("adapters", NO_GPU), "real_programs": ("real_programs", GPU),

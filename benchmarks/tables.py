@@ -8,9 +8,9 @@ Not here    The pictures (plots); the formats of figures and the lines below a t
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
@@ -51,7 +51,7 @@ def of_samples(result: Result) -> Iterator[Record]:
     for name, found in result["samples"].items():
         if isinstance(next(iter(found.values()), None), dict):
             yield from ({"name": f"{name}: {system}", **each} for system, each in found.items())
-        else:
+        elif found:
             yield {"name": name, **found}
 
 
@@ -85,8 +85,6 @@ def says(template: str) -> Part:
     """A sentence with figures of the result."""
     return lambda result: ["", template.format_map(result)]
 
-
-# -- the README -----------------------------------------------------------------------------------------
 
 COLUMNS = ("here", "CuPy", "cuda.core", "Numba `cache=True`")
 OURS, CUPY, CORE, NUMBA = "numba_kcache", "cupy RawKernel", "cuda.core FileStreamProgramCache", "Numba cache=True"
@@ -205,14 +203,8 @@ def added() -> str:
         parts = row(columns(PARTS, "median_ms"), steps.get(f"{OURS}, {system}", {}).get("warm", {}))
         if any(both):
             lines.append(" | ".join((program, over, *shown, parts)))
-    counts = [each["pairs"] for each in pairs.values()]
-    note = (
-        "Medians of pairs of whole processes, and the 95 % confidence interval of each; "
-        f"{min(counts)} to {max(counts)} pairs of a row. The last four columns are parts of a warm start, in ms, "
-        "of another run of processes (`--part warm_steps`, bare memory with the header and with 31 kernels)."
-    )
     head = " | ".join(("program", "compared with", "added, ms", "with nothing stored, ms", *PARTS))
-    return "\n".join([*table(head, lines), "", *paragraph(note), *footer(result)[:-2]])
+    return "\n".join([*table(head, lines), *footer(result)[:-2]])
 
 
 def of_growth(is_launches: bool) -> Callable[[Result], Iterator[Record]]:
@@ -220,15 +212,15 @@ def of_growth(is_launches: bool) -> Callable[[Result], Iterator[Record]]:
 
     def records(result: Result) -> Iterator[Record]:
         for part, each in result["samples"].items():
-            early, late, count = each["tenths"][0], each["tenths"][-1], each["count"]
+            (first_s, early, held), *_, (last_s, late, used) = each["tenths"]
+            count, calls = each["count"], each["count"] // 10
             if (part == "launches") == is_launches:
-                host, device = ((late[index] - early[index]) / 1e3 for index in (1, 2))
-                between, calls = count - count // 10, count // 10
+                host, device = (late - early) / 1e3, (used - held) / 1e3
                 yield {
-                    "name": part, "count": count, "early": early[1] / 1e6, "late": late[1] / 1e6, "more": device / 1e3,
-                    "host": host / between, "device": device / between,
-                    "first_ms": early[0] / calls * 1e3, "last_ms": late[0] / calls * 1e3,
-                    "first_us": early[0] / calls * 1e6, "last_us": late[0] / calls * 1e6,
+                    "name": part, "count": count, "early": early / 1e6, "late": late / 1e6, "more": device / 1e3,
+                    "host": host / (count - calls), "device": device / (count - calls),
+                    "first_ms": first_s / calls * 1e3, "last_ms": last_s / calls * 1e3,
+                    "first_us": first_s / calls * 1e6, "last_us": last_s / calls * 1e6,
                 }  # fmt: skip
 
     return records
@@ -352,14 +344,11 @@ def suites() -> str:
         machines.append(machine_of(result))
         new = result.get("new") or {"cold": [*result.get("failed", ())], "warm": [*result.get("failed", ())]}
         if name == "numba_suite":
-            ran = min(result.get("ran", {}).values(), default=0)  # cold or warm may have been cut
-            passes = f"{ran - len(result['failing']['plain']):,}" if ran else "–"
-        elif name == "program_cache_suite":
-            passes = f"{len(result['passed']) + len(result['failed'])}"
+            passes = min(result["ran"].values()) - len(result["failing"]["plain"])
         else:
-            passes = f"{result['counts']['plain']['passed']:,}"
+            passes = len(result["passed"]) + len(result.get("failed", ()))
         names = sorted({test.rpartition("::")[2].split(" ")[0].split("[")[0] for each in new.values() for test in each})
-        lines.append(f"{of} | {passes} | {len(new['cold'])} | {len(new['warm'])} | {', '.join(names) or 'none'}")
+        lines.append(f"{of} | {passes:,} | {len(new['cold'])} | {len(new['warm'])} | {', '.join(names) or 'none'}")
     head = "tests | pass plainly | fail here, cold | fail here, warm | which"
     return "\n".join([*table(head, lines), "", *dict.fromkeys(machines)])
 
@@ -397,8 +386,6 @@ def sizes(result: Result) -> Iterator[Record]:
     for extras, megabytes in result["samples"]["installed_mb"].items():
         yield {"name": f"`numba-kcache{f'[{extras}]' if extras else ''}`", "megabytes": megabytes}
 
-
-# -- the documents --------------------------------------------------------------------------------------
 
 ARGUMENTS = ("0", "2", "4", "8", "16")
 OF_KERNELS = "warm, one after another | kernels | KB of host memory for each | KB of device memory"
@@ -494,9 +481,6 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
 }  # fmt: skip
 TABLES = {name: (path, make) for path, tables in DOCUMENTS.items() for name, make in tables.items()}
 
-ILLUSTRATED = ("docs/index.md", "docs/performance.md")
-"""Pages with pictures."""
-
 
 def written(name: str, document: str) -> str:
     """A document with one of its tables replaced by a new one."""
@@ -506,35 +490,15 @@ def written(name: str, document: str) -> str:
         content = f"Not measured yet: `benchmarks/{script_of(f'{missing}')}` measures it."
     except (KeyError, ValueError) as error:  # the benchmark was stopped by its time limit
         content = f"Not measured: the result of the last run lacks {error}."
-    return between(f"table: {name}", content, document)
-
-
-def with_pictures(page: str) -> str:
-    """A page with the pictures that exist."""
-    for name in re.findall(r"<!-- picture: (\w+) -->", page):
-        shown = [
-            f"\n```{{image}} img/{name}-{kind}.svg\n:class: only-{kind}\n:alt: {name}, drawn from its table\n```"
-            for kind in ("light", "dark") if (ROOT / f"docs/img/{name}-{kind}.svg").is_file()
-        ]  # fmt: skip
-        page = between(f"picture: {name}", "\n".join([*shown, ""]), page)
-    return page
-
-
-def between(mark: str, content: str, document: str) -> str:
-    marked = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
+    marked = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
     return re.sub(marked, lambda match: f"{match[1]}{content}\n{match[2]}", document, flags=re.S)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *TABLES], metavar="NAME", help=f"of {', '.join(TABLES)}")
-    for name in parser.parse_args().names or TABLES:
+    """Write the tables of these names, or all."""
+    for name in sys.argv[1:] or TABLES:
         path = ROOT / TABLES[name][0]
         path.write_text(written(name, path.read_text()))
-    for path in map(ROOT.joinpath, ILLUSTRATED):
-        path.write_text(with_pictures(path.read_text()))
-    for commit, results in commits().items():
-        print(f"{commit or 'no commit named'}: {len(results)} results, {', '.join(results)}")
 
 
 if __name__ == "__main__":
