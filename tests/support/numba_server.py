@@ -10,6 +10,7 @@ Method      A server for each Numba, started on the fake driver, fills its regis
             Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba; one
             (`of="cuda.compute"`) has imported cuda.compute alone. That of `way="fresh"` has the Numba hidden
             (`hidden`): its children have imported none, and import one at once. Its hash seed is another one.
+            Where FORKS_PROGRAMS is set, `sys.executable` of a child forks too, from the same server.
             All processes of a run of tests share the servers, by a socket; they end with that run.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
@@ -36,6 +37,10 @@ warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
 is_filled = way not in ("early", "later", "fresh")
 listener, run_ended = socket.socket(fileno=int(sys.argv[3])), os.pidfd_open(int(sys.argv[4]))
+interpreter = listener.getsockname() + "-python"
+with open(interpreter, "w") as file:
+    file.write(sys.argv[5].format(python=sys.executable, address=listener.getsockname()))
+os.chmod(interpreter, 0o700)
 if way == "stand-in" and of == "numba":
     from numba_kcache import cuda
     cuda.is_available  # imports the Numba, as a miss does
@@ -74,6 +79,9 @@ def serve(arguments, env, folder):
             each.reload_config()
         configs[-1].CUDA_DEFAULT_PTX_CC = default
     sys.argv = [arguments[0], *arguments[2 if arguments[0] == "-c" else 1:]]
+    if "FORKS_PROGRAMS" in env:
+        sys.executable = interpreter
+        sys.path[1:1] = [each for each in env["PYTHONPATH"].split(":") if each not in sys.path]
     try:
         if arguments[0] == "-c":
             exec(arguments[1], {"__name__": "__main__"})
@@ -120,7 +128,20 @@ while run_ended not in (ready := select.select([listener, run_ended, *children],
             begin(connection)
         children[os.pidfd_open(child)] = child, connection
 os.unlink(listener.getsockname())
+os.unlink(interpreter)
 """
+
+_INTERPRETER = """#!{python} -IS
+import json, os, re, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    server.sendall(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), ""]).encode() + b"\\n")
+    text = server.makefile(errors="replace").read()
+code = re.search("\\0(-?[0-9]+)\\0", text)
+print(text.replace(code[0], ""), end="")
+sys.exit(int(code[1]))
+"""
+"""A program that runs its arguments as the interpreter would, in a fork of a server."""
 
 
 def _connected(of: str, way: str) -> socket.socket:
@@ -139,7 +160,7 @@ def _connected(of: str, way: str) -> socket.socket:
                 listener.bind(str(address))
                 listener.listen(64)
                 subprocess.Popen(
-                    [sys.executable, "-c", _SERVER, of, way, str(listener.fileno()), str(run)],
+                    [sys.executable, "-c", _SERVER, of, way, str(listener.fileno()), str(run), _INTERPRETER],
                     env={**environment(driver), "PYTHONHASHSEED": {"later": "2", "fresh": "3"}.get(way, "1")},
                     stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()],
                 )  # fmt: skip
