@@ -78,18 +78,25 @@ def serve(arguments, env, folder):
         for each in configs:
             each.reload_config()
         configs[-1].CUDA_DEFAULT_PTX_CC = default
-    sys.argv = [arguments[0], *arguments[2 if arguments[0] == "-c" else 1:]]
+    sys.argv = [arguments[0], *arguments[2 if arguments[0] in ("-c", "-m") else 1:]]
+    sys.path[1:1] = [each for each in env.get("PYTHONPATH", "").split(":") if each not in ("", *sys.path)]
     if "FORKS_PROGRAMS" in env:
         sys.executable = interpreter
-        sys.path[1:1] = [each for each in env["PYTHONPATH"].split(":") if each not in sys.path]
+    code = 0
     try:
-        if arguments[0] == "-c":
-            exec(arguments[1], {"__name__": "__main__"})
-        else:
-            sys.path[0] = os.path.dirname(arguments[0])
-            runpy.run_path(arguments[0], run_name="__main__")
+        try:
+            if arguments[0] == "-c":
+                exec(arguments[1], {"__name__": "__main__"})
+            elif arguments[0] == "-m":
+                sys.path[0] = folder
+                runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = os.path.dirname(arguments[0])
+                runpy.run_path(arguments[0], run_name="__main__")
+        except SystemExit as end:
+            code = end.code or 0
         atexit._run_exitfuncs()
-        return 0
+        return code
     except BaseException:
         traceback.print_exc()
         return 1
@@ -109,6 +116,7 @@ def begin(connection):
     os.dup2(connection.fileno(), 1)
     os.dup2(connection.fileno(), 2)
     connection.close()
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, errors="backslashreplace", closefd=False)
     os._exit(serve(*asked))
 
 gc.collect()
@@ -171,7 +179,7 @@ def _connected(of: str, way: str) -> socket.socket:
 def run(
     arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first", given: str = ""
 ) -> tuple[int, str]:
-    """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
+    """Exit code and output of a program; its arguments are those of the interpreter, with a file, `-c` or `-m` first.
 
     `of` names what it finds imported, "numba", "mlir" or "cuda.compute", and `way` the server. `given` is its input.
     """
