@@ -34,7 +34,7 @@ QUICKER = {
     "multi_process_job.py": ("RANKS = 8", "RANKS = 3"),
 }
 """A text of an example, and what stands there in the copy that is run: kernels of which nothing is optimised compile in
-1 s and not in 10, and each rank imports Numba."""
+1 s and not in 10."""
 
 EXAMPLES = {
     "first_kernels.py": r"second process: .* 0 compiles",
@@ -74,14 +74,16 @@ def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
 
 def printed(script: Path, directory: Path) -> str:
     """Output of a script. One that imports Numba is forked from a process with it, or from one that hides it, if it
-    has a hook for this import."""
+    has a hook for this import or starts others, which are forked from there as well."""
     text = script.read_text()
+    starts = "sys.executable" in text or "two_processes" in text
     if not re.search("from numba import cuda|import two_processes", text):
         done = run(script, directory)
         assert done.returncode == 0, done.stderr
         return done.stdout
     without_gpu = fake_driver.environment(fake_driver.build(), devices=())
-    env, way = {**without_gpu, "NUMBA_KCACHE_DIR": str(directory / "cache")}, "fresh" if "install(" in text else "first"
+    env = {**without_gpu, "NUMBA_KCACHE_DIR": str(directory / "cache"), **({"FORKS_PROGRAMS": "1"} if starts else {})}
+    way = "fresh" if starts or "install(" in text else "first"
     with contextlib.chdir(directory):
         return numba_server.output([str(script)], env, way=way)
 

@@ -223,11 +223,11 @@ def test_hook_caches_programs_without_an_edit(tmp_path: Path, way: str) -> None:
         "k[1, 1](cuda.to_device(np.ones(3)))\nimport numba_kcache\nprint(numba_kcache.info('process').compiles)\n"
     )
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "NUMBA_KCACHE_INSTALL": "all"}
-    if way == "variable":
-        said = [numba_server.output([str(program)], env, "mlir", way="fresh") for _ in range(2)]
-    else:
+    words = [str(program)]
+    if way == "module":
         del env["NUMBA_KCACHE_INSTALL"]
-        said = [run(["-m", "numba_kcache", "run", "--all", str(program)], env=env).stdout for _ in range(2)]
+        words = ["-m", "numba_kcache", "run", "--all", str(program)]
+    said = [numba_server.output(words, env, "mlir", way="fresh") for _ in range(2)]
 
     assert [each.strip() for each in said] == ["1", "0"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import numba_server
-from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log
 from tests.support.nvrtc_copies import copy_of
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -499,8 +499,8 @@ def test_installer_runs_a_program(tmp_path: Path) -> None:
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(project.cache / HERE)}
     surroundings["PYTHONPATH"] = os.pathsep.join([surroundings["PYTHONPATH"], str(project.files)])
     for hits, words in enumerate([[str(project.files / "program.py")], ["-m", "program"]]):
-        done = run(["-m", "numba_kcache", "run", *words], env=surroundings)
-        assert done.stdout.split()[-2:] == ["hits", str(hits)]
+        said = numba_server.output(["-m", "numba_kcache", "run", *words], surroundings, way="fresh")
+        assert said.split()[-2:] == ["hits", str(hits)]
 
 
 SIGNED = """

@@ -619,7 +619,7 @@ def test_last_64_edits_of_many_headers_are_served_and_the_directory_stays_small(
     text = "".join(f'#include "{name}"\n' for name in names) + 'extern "C" __global__ void k() {}\n'
     (tmp_path / "k.cu").write_text(text)
     seen: list[EventKind] = []
-    directory, sizes = tmp_path / "cache", []
+    directory = tmp_path / "cache"
 
     def ask(edit: int) -> str:
         (tmp_path / names[edit % 7]).write_text(f"#pragma once  // {edit}\n")
@@ -631,11 +631,14 @@ def test_last_64_edits_of_many_headers_are_served_and_the_directory_stays_small(
     def content() -> list[bytes]:
         return [(tmp_path / name).read_bytes() for name in names[:7]]
 
-    states = []
+    def size() -> int:
+        return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+    states, before = [], 0
     for edit in range(EDITS):
         assert ask(edit) == "miss"
         states.append(content())
-        sizes.append(sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()))
+        before = before or size()
     stored = KernelCache(directory).info().entries
     answers = []
     for state in states[-SERVED:]:
@@ -648,4 +651,4 @@ def test_last_64_edits_of_many_headers_are_served_and_the_directory_stays_small(
     assert stored == EDITS
     assert answers == [1] * SERVED
     assert EventKind.TROUBLE not in seen
-    assert sizes[-1] < 2 * sizes[0] + EDITS * (64 << 10), "the closures are not shared"
+    assert size() < 2 * before + EDITS * (64 << 10), "the closures are not shared"

@@ -156,8 +156,9 @@ def test_explanation_says_why_numba_was_imported(tmp_path: Path, fill: Fill) -> 
 
     (tmp_path / "program.py").write_text("from numba_kcache import cuda\n@cuda.jit\ndef kernel():\n    pass\n")
     words = ["-m", "numba_kcache", "explain", "program.py:kernel", "--arch", "sm_90", "--signature", "void()"]
-    shown = run(words, env={**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path)}, cwd=tmp_path, check=False)
-    assert "Numba was imported for program.kernel: only Numba reads signatures" in shown.stdout
+    with contextlib.chdir(tmp_path):
+        _code, shown = numba_server.run(words, {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path)}, way="fresh")
+    assert "Numba was imported for program.kernel: only Numba reads signatures" in shown
 
 
 @pytest.mark.parametrize("use", programs.USES)
@@ -483,7 +484,8 @@ def kernel(x, out):
 """
     (tmp_path / "warmed.py").write_text(module)
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "REAL": "1"}
-    run(["-m", "numba_kcache", "warm", "warmed.py", "--arch", "sm_90a"], env=env, cwd=tmp_path)
+    with contextlib.chdir(tmp_path):
+        numba_server.output(["-m", "numba_kcache", "warm", "warmed.py", "--arch", "sm_90a"], env, way="fresh")
     program = f"{programs.START}\nfrom warmed import kernel\nKERNELS = [kernel]\nkernel[1, 64](Memory(), Memory())\n"
 
     found = said(program + programs.END, tmp_path / "cache", cwd=tmp_path)

@@ -88,10 +88,11 @@ class Project:
         """Compile the source in a fresh process, without a cache."""
         return compile_source(self.source, self.search, library=self.library)
 
-    def learn(self) -> Transcript:
-        """The transcript of a compile, as it is read back from a store."""
-        outcome = self.try_learn()
+    def learn(self, code: bytes | None = None) -> Transcript:
+        """The transcript of a compile, as it is read back from a store; `code` is what the compile must make."""
+        made, outcome = self.observed()
         assert isinstance(outcome, Transcript), outcome
+        assert code in (None, made)
         stored = transcript_from_json(json.loads(json.dumps(transcript_to_json(outcome))))
         assert stored == outcome
         return stored

@@ -10,6 +10,7 @@ Method      A server for each Numba, started on the fake driver, fills its regis
             Another server (`way="stand-in"`) has imported `cuda` from this package, which has imported the Numba; one
             (`of="cuda.compute"`) has imported cuda.compute alone. That of `way="fresh"` has the Numba hidden
             (`hidden`): its children have imported none, and import one at once. Its hash seed is another one.
+            Where FORKS_PROGRAMS is set, `sys.executable` of a child forks too, from the same server.
             All processes of a run of tests share the servers, by a socket; they end with that run.
 Not here    Processes that import the Numba themselves: for tests of what an import, a start or an end does.
 """
@@ -36,6 +37,10 @@ warnings.simplefilter("ignore")
 of, way = sys.argv[1:3]
 is_filled = way not in ("early", "later", "fresh")
 listener, run_ended = socket.socket(fileno=int(sys.argv[3])), os.pidfd_open(int(sys.argv[4]))
+interpreter = listener.getsockname() + "-python"
+with open(interpreter, "w") as file:
+    file.write(sys.argv[5].format(python=sys.executable, address=listener.getsockname()))
+os.chmod(interpreter, 0o700)
 if way == "stand-in" and of == "numba":
     from numba_kcache import cuda
     cuda.is_available  # imports the Numba, as a miss does
@@ -73,15 +78,25 @@ def serve(arguments, env, folder):
         for each in configs:
             each.reload_config()
         configs[-1].CUDA_DEFAULT_PTX_CC = default
-    sys.argv = [arguments[0], *arguments[2 if arguments[0] == "-c" else 1:]]
+    sys.argv = [arguments[0], *arguments[2 if arguments[0] in ("-c", "-m") else 1:]]
+    sys.path[1:1] = [each for each in env.get("PYTHONPATH", "").split(":") if each not in ("", *sys.path)]
+    if "FORKS_PROGRAMS" in env:
+        sys.executable = interpreter
+    code = 0
     try:
-        if arguments[0] == "-c":
-            exec(arguments[1], {"__name__": "__main__"})
-        else:
-            sys.path[0] = os.path.dirname(arguments[0])
-            runpy.run_path(arguments[0], run_name="__main__")
+        try:
+            if arguments[0] == "-c":
+                exec(arguments[1], {"__name__": "__main__"})
+            elif arguments[0] == "-m":
+                sys.path[0] = folder
+                runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = os.path.dirname(arguments[0])
+                runpy.run_path(arguments[0], run_name="__main__")
+        except SystemExit as end:
+            code = end.code or 0
         atexit._run_exitfuncs()
-        return 0
+        return code
     except BaseException:
         traceback.print_exc()
         return 1
@@ -101,6 +116,7 @@ def begin(connection):
     os.dup2(connection.fileno(), 1)
     os.dup2(connection.fileno(), 2)
     connection.close()
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, errors="backslashreplace", closefd=False)
     os._exit(serve(*asked))
 
 gc.collect()
@@ -120,7 +136,20 @@ while run_ended not in (ready := select.select([listener, run_ended, *children],
             begin(connection)
         children[os.pidfd_open(child)] = child, connection
 os.unlink(listener.getsockname())
+os.unlink(interpreter)
 """
+
+_INTERPRETER = """#!{python} -IS
+import json, os, re, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    server.sendall(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), ""]).encode() + b"\\n")
+    text = server.makefile(errors="replace").read()
+code = re.search("\\0(-?[0-9]+)\\0", text)
+print(text.replace(code[0], ""), end="")
+sys.exit(int(code[1]))
+"""
+"""A program that runs its arguments as the interpreter would, in a fork of a server."""
 
 
 def _connected(of: str, way: str) -> socket.socket:
@@ -139,7 +168,7 @@ def _connected(of: str, way: str) -> socket.socket:
                 listener.bind(str(address))
                 listener.listen(64)
                 subprocess.Popen(
-                    [sys.executable, "-c", _SERVER, of, way, str(listener.fileno()), str(run)],
+                    [sys.executable, "-c", _SERVER, of, way, str(listener.fileno()), str(run), _INTERPRETER],
                     env={**environment(driver), "PYTHONHASHSEED": {"later": "2", "fresh": "3"}.get(way, "1")},
                     stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()],
                 )  # fmt: skip
@@ -150,7 +179,7 @@ def _connected(of: str, way: str) -> socket.socket:
 def run(
     arguments: Sequence[str], env: Mapping[str, str], of: str = "numba", *, way: str = "first", given: str = ""
 ) -> tuple[int, str]:
-    """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
+    """Exit code and output of a program; its arguments are those of the interpreter, with a file, `-c` or `-m` first.
 
     `of` names what it finds imported, "numba", "mlir" or "cuda.compute", and `way` the server. `given` is its input.
     """
