@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..engine import Session, process_session
-from ..engine.built import ALONE, Built
+from ..engine.built import ALONE, Built, Wanted
 from ..errors import FrozenCacheError, ToolchainMissingError
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch
@@ -51,9 +51,10 @@ class _Compile:
 
     def __init__(self, session: Session, name: str, known: Mapping[str, Any], compiler: Any) -> None:
         self.session, self.name, self.known, self.label = session, name, known, _label(name, known)
-        self.components = {"cupy": name, "source": known["source"], "options": [*known["options"]]}
         text = "\n".join([known["source"], *known["options"]]).encode()
         self.search = HeaderSearch((text,), (), _toolkit(), is_working=True, read=self._read)
+        components = {"cupy": name, "source": known["source"], "options": [*known["options"]]}
+        self.wanted = Wanted(session, components, self.label, self.search, _MAKERS)
         self._headers, self._compiler = HeadersRead(), compiler
 
     def begin(self, turn: Turn) -> None:
@@ -150,11 +151,9 @@ class Backend:
             why = _unseen(known, self._compiler)
             if why:
                 return self._left(session, name, label, why)
-            wanted = _Compile(session, name, known, self._compiler)
-            found = find_or_begin(
-                session, wanted.components, label, wanted.mismatch, (threading.get_ident(), __name__), caller,
-                makers=_MAKERS, headers=wanted.search,
-            )  # fmt: skip
+            compiled = _Compile(session, name, known, self._compiler)
+            build = threading.get_ident(), __name__
+            found = find_or_begin(compiled.wanted, compiled.mismatch, build, caller)
             if isinstance(found, Built):
                 return found.payloads[ALONE]
             if found is not None:
@@ -164,8 +163,8 @@ class Backend:
                 if why:
                     found.finish()
                     return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
-                wanted.begin(found)
-                self._pending.of = wanted, observer.begin_observing(os.fsencode(_home()))
+                compiled.begin(found)
+                self._pending.of = compiled, observer.begin_observing(os.fsencode(_home()))
         return None
 
     def save(self, name: str, cubin: bytes, source: str) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import process_session
-from ..engine.built import Built
+from ..engine.built import Built, Wanted
 from ..model import trouble
 from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
@@ -77,7 +77,7 @@ class CacheManager:
         with without_trouble(session, "look for", label):
             mismatch = functools.partial(_mismatch, self.key, filename)
             name = threading.get_ident(), self.key, filename
-            found = find_or_begin(session, components, label, mismatch, name, sys._getframe(1))
+            found = find_or_begin(Wanted(session, components, label), mismatch, name, sys._getframe(1))
             if isinstance(found, Built):
                 return {name: self._written(name, content) for name, content in found.payloads.items()}
             self._turn = found

@@ -16,12 +16,10 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
-from typing import Any
 
 from ..engine import Session
-from ..engine.built import Build, Built, Makers, Wanted
+from ..engine.built import Build, Built, Wanted
 from ..errors import FrozenCacheError
-from ..headers.roots import HeaderSearch
 from ..model import trouble
 
 LOOK_S = 0.5
@@ -51,26 +49,15 @@ def without_trouble(session: Session, what: str, label: str) -> Iterator[None]:
 
 
 def find_or_begin(
-    session: Session,
-    components: Mapping[str, Any],
-    label: str,
-    mismatch: Callable[[Mapping[str, bytes]], str],
-    name: Hashable,
-    caller: FrameType,
-    *,
-    makers: Makers = (),
-    headers: HeaderSearch | None = None,
+    wanted: Wanted, mismatch: Callable[[Mapping[str, bytes]], str], name: Hashable, caller: FrameType
 ) -> Built | Turn | None:
     """Find code, wait for the process that builds it, or take the turn to build it.
 
     Args:
-        session: Session of the cache.
-        components: The components of its key.
-        label: Its name in messages.
+        wanted: The code.
         mismatch: Returns the reason why stored code cannot be the one that the library looks for; "" if it can.
         name: Names the build; a build of the same name that did not end has failed.
         caller: The library's function that looks up, compiles and stores, on this thread.
-        makers, headers: As those of `Wanted`.
 
     Returns:
         The code; the turn, if it has to be built; None if what is stored cannot be used, twice.
@@ -78,7 +65,6 @@ def find_or_begin(
     Raises:
         FrozenCacheError: The code is not stored, and the mode is frozen.
     """
-    wanted = Wanted(session, components, label, headers, makers)
     for _ in range(2):
         found = wanted.find()
         built = found and found[0]
@@ -89,12 +75,12 @@ def find_or_begin(
             with ExitStack() as stack:
                 outcome = stack.enter_context(wanted.turn())
                 if not isinstance(outcome, Built):
-                    return Turn(session, label, name, caller, outcome, stack.pop_all())
+                    return Turn(wanted, name, caller, outcome, stack.pop_all())
             built = outcome
         why = mismatch(built.payloads)
         if not why:
             return built
-        session.set_aside(built.key, why)
+        wanted.session.set_aside(built.key, why)
     return None
 
 
@@ -102,21 +88,20 @@ class Turn:
     """The turn to build one result.
 
     Args:
-        session, label, name, caller: As for `find_or_begin`.
+        wanted, name, caller: As for `find_or_begin`.
         keep: Stores what a build function returns, with the time that it took.
         stack: Ends the turn.
     """
 
     def __init__(
         self,
-        session: Session,
-        label: str,
+        wanted: Wanted,
         name: Hashable,
         caller: FrameType,
         keep: Callable[[Build, float], None],
         stack: ExitStack,
     ) -> None:
-        self._session, self._label, self._name, self._caller = session, label, name, caller
+        self._wanted, self._name, self._caller = wanted, name, caller
         self._keep, self._stack = keep, stack
         self._owner, self._start_s = threading.get_ident(), time.perf_counter()
         _turns[name] = self
@@ -135,7 +120,7 @@ class Turn:
                 raise _GivenUp
             return files
 
-        with without_trouble(self._session, "store", self._label), suppress(_GivenUp), self._stack:
+        with without_trouble(self._wanted.session, "store", self._wanted.label), suppress(_GivenUp), self._stack:
             self._keep(build, time.perf_counter() - self._start_s)
 
     def is_over(self) -> bool:

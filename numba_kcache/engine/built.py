@@ -115,7 +115,7 @@ class Wanted:
         makers: Makers = (),
         depends: Sequence[str] = (),
     ) -> None:
-        self._session, self._given, self._label = session, given, label
+        self.session, self._given, self.label = session, given, label
         self._headers, self._makers, self._paths = headers, makers or ((), ()), depends
         environment: Any = variables(NVRTC_VARIABLES) if headers else {}
         self._parts = (*_parts(given), component("environment", environment)) if environment else _parts(given)
@@ -130,10 +130,10 @@ class Wanted:
         Raises:
             FrozenCacheError: The result is not stored, and the mode is frozen.
         """
-        known, session, headers = self.known(), self._session, self._headers
+        known, session, headers = self.known(), self.session, self._headers
         if known is not None:
             return known, {}
-        request, found = Request(self._label, NO_TARGET, self._parts, *self._makers, _never), None
+        request, found = Request(self.label, NO_TARGET, self._parts, *self._makers, _never), None
         if session.looks:
             if headers is None or headers.read is None:
                 found = session.first(session.candidates(request))
@@ -155,12 +155,12 @@ class Wanted:
         The function that is yielded takes a build function, and the time that the build took, in seconds.
         """
         wanted = self.request(bytes)
-        components = self._session.components(wanted)
+        components = self.session.components(wanted)
 
         def keep(build: Build, seconds: float) -> None:
-            self._session.compile(self.request(build, seconds), components)
+            self.session.compile(self.request(build, seconds), components)
 
-        with self._session.turn_to_build(wanted, components) as found:
+        with self.session.turn_to_build(wanted, components) as found:
             yield keep if found is None else self.answer(found)
 
     def keep(self, payload: bytes, *, meta: Any, seconds: float, headers: HeadersRead) -> None:
@@ -173,11 +173,11 @@ class Wanted:
             headers: The headers that its compiler read.
         """
         request = self.request(lambda: payload, seconds, meta)._replace(headers=headers)
-        self._session.compile(request, self._session.components(request))
+        self.session.compile(request, self.session.components(request))
 
     def remove(self) -> bool:
         """Remove the local entry, and that for the present headers. Returns True if there was one."""
-        session, request = self._session, self.request(bytes)
+        session, request = self.session, self.request(bytes)
         keys = [session.key(request._replace(headers=None))]
         if self._headers is not None:
             keys += [each.key for each in session.candidates(request, [None])]
@@ -185,7 +185,7 @@ class Wanted:
 
     def known(self) -> Built | None:
         """The result, if this process has it in memory and counted a hit of it; else None."""
-        session = self._session
+        session = self.session
         key = session.served.get(self._digest()) if session.looks else None
         known = session.memory.get(key) if key is not None else None
         return None if key is None or known is None else _built(known, key, "memory")
@@ -193,9 +193,9 @@ class Wanted:
     def answer(self, found: Resolution) -> Built:
         """Make the result, and remember it if a hit was counted, unless it depends on headers, which may change."""
         if found.source != "compiled" and not found.row.get("transcript"):
-            if len(self._session.served) >= _SERVED_LIMIT:
-                self._session.served.clear()
-            self._session.served[self._digest()] = found.key
+            if len(self.session.served) >= _SERVED_LIMIT:
+                self.session.served.clear()
+            self.session.served[self._digest()] = found.key
         return _built(found.artifact, found.key, found.source)
 
     def _digest(self) -> bytes:
@@ -212,7 +212,7 @@ class Wanted:
             what, hint = f"it is a {type(build).__name__}", "give a function without parameters"
             raise OptionError("cannot use build", what, hint)
         file, name = _origin_of(build)
-        label, kept_meta = _label_of(self._label, name), _meta_of(meta)
+        label, kept_meta = _label_of(self.label, name), _meta_of(meta)
 
         def make(*_engine: Any) -> Artifact:
             start = time.perf_counter()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import BUILT, Artifact, CompiledKernel, misfit
-from .cubin import Cubin, read_cubin
+from .cubin import read_cubin
 
 _ENTRY = r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?"
 _PARAMETER = r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)(?:x2)?\b[^,\[]*(?:\[(\d+)\])?"
@@ -29,7 +29,8 @@ def contradiction_of(artifact: Artifact) -> str:
         return ""
     try:
         if "ltoir" in artifact.extras and not artifact.cubin:
-            return _of_lto(artifact)
+            is_lto = artifact.extras["ltoir"].startswith(_LTO_MAGIC)
+            return "" if is_lto else "its LTO-IR has no LTO-IR header"
         return _of_ptx(artifact) if artifact.target.virtual else _of_cubin(artifact)
     except (ValueError, OverflowError) as error:
         return f"its code is not a cubin: {error}"
@@ -45,10 +46,6 @@ def _of_cubin(artifact: Artifact) -> str:
             return f"its cubin has no kernel {compiled.symbol}"
         if compiled.safe_threads > threads[compiled.symbol]:
             return f"its cubin takes fewer threads of {compiled.symbol}"
-    return _wrong_variable(artifact, cubin)
-
-
-def _wrong_variable(artifact: Artifact, cubin: Cubin) -> str:
     there = {each.symbol: each.size_bytes for each in cubin.variables}
     for each in artifact.variables:
         if there.get(each.symbol) != each.size_bytes:
@@ -76,7 +73,3 @@ def _sizes(parameters: str) -> list[int]:
     """Bytes of each parameter in the parentheses behind the name of an entry."""
     found = (re.search(_PARAMETER, each) for each in parameters.split(","))
     return [int(each[1]) // 8 * int(each[2] or 1) for each in found if each and len(each[2] or "") < 10]
-
-
-def _of_lto(artifact: Artifact) -> str:
-    return "" if artifact.extras["ltoir"].startswith(_LTO_MAGIC) else "its LTO-IR has no LTO-IR header"

@@ -119,9 +119,17 @@ def read_cubin(data: bytes) -> Cubin:
 
 def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, ...]], int]:
     """Section headers in order and by name, and e_flags."""
-    flags, offset, width, count, names_at = _file_header(data)
+    offset, flags = struct.unpack_from("<QI", data, 40)
+    width, count, names_at = struct.unpack_from("<HHH", data, 58)
     if width != _SECTION.size:
         raise ValueError("section headers of another size")
+    if offset > len(data):
+        raise ValueError("section headers outside the file")
+    if count == 0 and offset:  # more than 65,279 sections: the counts are in section 0
+        first = _SECTION.unpack_from(data, offset)
+        count, names_at = first[5], first[6]
+    if count * width > len(data):
+        raise ValueError("more sections than bytes")
     raw = [_SECTION.unpack_from(data, offset + index * width) for index in range(count)]
     names = _bytes(data, raw[names_at])
     return raw, {_string(names, each[0]): each for each in raw if each[0]}, flags
@@ -160,20 +168,6 @@ def _read(data: bytes) -> Cubin:
         )
     const = by_name.get(_CONSTANTS)
     return Cubin(sm, tuple(kernels), const[5] if const else 0, tuple(variables))
-
-
-def _file_header(data: bytes) -> tuple[int, int, int, int, int]:
-    """e_flags, e_shoff, e_shentsize, e_shnum, e_shstrndx."""
-    offset, flags = struct.unpack_from("<QI", data, 40)
-    width, count, names_at = struct.unpack_from("<HHH", data, 58)
-    if offset > len(data):
-        raise ValueError("section headers outside the file")
-    if count == 0 and offset:  # more than 65,279 sections: the counts are in section 0
-        first = _SECTION.unpack_from(data, offset)
-        count, names_at = first[5], first[6]
-    if count * width > len(data):
-        raise ValueError("more sections than bytes")
-    return flags, offset, width, count, names_at
 
 
 def _bytes(data: bytes, section: tuple[int, ...]) -> bytes:

@@ -54,14 +54,24 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
             "fatbin": nvjitlink.InputType.FATBIN,
         }  # fmt: skip
         names = dict(zip(_NAMES, (each.name for each in inputs), strict=False))
+
+        def step(name: str, call: Any, *arguments: Any) -> None:
+            try:
+                call(handle, *arguments)
+            except nvjitlink.nvJitLinkError as error:
+                log = read_log(nvjitlink, handle, names, "error")
+                why = log.splitlines()[0] if log else str(error)
+                hint = "correct the input that is named; the linker's whole log is in .log"
+                raise LinkError(f"cannot link {name}", why, hint, log) from None
+
         for number, each in enumerate(inputs):
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
             # nvJitLink silently ignores a cubin that is passed as an object
             is_bare = each.kind == "object" and is_cubin(data)
             kind = kinds["cubin" if is_bare else each.kind]
             name = _NAMES[number] if number < len(_NAMES) else "-"
-            _step(nvjitlink, handle, each.name, names, nvjitlink.add_data, kind, data, len(data), name)
-        _step(nvjitlink, handle, arch, names, nvjitlink.complete)
+            step(each.name, nvjitlink.add_data, kind, data, len(data), name)
+        step(arch, nvjitlink.complete)
         made = bytearray(getattr(nvjitlink, f"get_linked_{output}_size")(handle))
         getattr(nvjitlink, f"get_linked_{output}")(handle, made)
         return bytes(made), read_log(nvjitlink, handle, names, "info")
@@ -76,17 +86,6 @@ def _bindings() -> Any:
     except (ImportError, RuntimeError) as error:
         raise missing("link PTX or LTO-IR", "nvJitLink") from error
     return nvjitlink
-
-
-def _step(nvjitlink: Any, handle: int, name: str, names: Mapping[str, str], call: Any, *arguments: Any) -> None:
-    try:
-        call(handle, *arguments)
-    except nvjitlink.nvJitLinkError as error:
-        log = read_log(nvjitlink, handle, names, "error")
-        why = log.splitlines()[0] if log else str(error)
-        raise LinkError(
-            f"cannot link {name}", why, "correct the input that is named; the linker's whole log is in .log", log
-        ) from None
 
 
 def read_log(nvjitlink: Any, handle: int, names: Mapping[str, str], kind: str) -> str:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from numba_kcache import keys
 from numba_kcache.errors import UncacheableError
 from numba_kcache.explanation.diff import Difference, diff
-from numba_kcache.frontends.source.module import link_request
+from numba_kcache.frontends.source.module import ModuleKernelDefinition
 from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, component, derive, encode, family_of
 from numba_kcache.model import Artifact, ModuleKernels, Origin, Target
 from tests.support.compiling import ROOT, in_python
@@ -293,9 +293,10 @@ def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
 def test_kernel_of_a_lazy_module_has_the_key_of_its_module_and_name() -> None:
     """Nothing else is needed: all that its code is made of is in the module's key."""
     module_code = Artifact("ltoir", Target(9, 0), (), b"")
-    whole = definition_of(SOURCE)
+    whole: Any = definition_of(SOURCE)
+    resolutions: Any = None
     keys = {
-        key_of(link_request(whole, "", module_code, module, name))
+        key_of(ModuleKernelDefinition(whole, resolutions, name).link_request(module_code, module))
         for module in ("0" * 64, "1" * 64)
         for name in ("a", "b", "a<b>")
     }

@@ -113,9 +113,33 @@ class ModuleKernelDefinition(Definition):
         return definition.resolutions or LinkedResolutions(definition, definition._whole, choose)
 
     def link_request(self, module: Artifact, module_key: str) -> Request:
-        """Make the request of this kernel alone, linked from the module's LTO-IR."""
-        text = self._of.text()
-        return link_request(self._of, text if isinstance(text, str) else "", module, module_key, self.name)
+        """Make the request of this kernel alone; the module's own key covers everything else in its key.
+
+        Args:
+            module: The artifact of the module, with the LTO-IR.
+            module_key: Key of that artifact; "" if it cannot be cached.
+        """
+        of, text = self._of, self._of.text()
+
+        def build(_toolchain: Toolchain) -> Artifact:
+            from .module_build import build_lazy
+
+            named = text if isinstance(text, str) else ""  # for the names of parameters
+            request = SourceInput(of.kind, self.label, named, self.name, None, module.target, of.compile_options)
+            return build_lazy(request, module)
+
+        return Request(
+            label=self.label,
+            target=module.target,
+            components=components({"kind": "lazy", "module": module_key, "entry": self.name}),
+            libraries=LINKER,
+            distributions=DISTRIBUTIONS,
+            build=build,
+            uncacheable="" if module_key else f"its module {of.label} cannot be cached",
+            strict=of.strict,
+            file=self.file,
+            name=f"{of.source.qualname}[{self.name}]",
+        )
 
 
 class LinkedResolutions(Resolutions):
@@ -171,38 +195,6 @@ def are_linked(whole: Resolution, kernels: Iterable[ModuleKernelDefinition], ses
     """Check whether every kernel of a lazy module is stored, linked from this LTO-IR."""
     requests = (each.link_request(whole.artifact, whole.key) for each in kernels)
     return all(session.find(request) is not None for request in requests)
-
-
-def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
-    """Make the request of one kernel of a lazy module; the module's own key covers everything else in its key.
-
-    Args:
-        definition: The module.
-        text: Its source, for the names of parameters.
-        module: Its artifact with the LTO-IR.
-        module_key: Key of that artifact; "" if it cannot be cached.
-        name: The user's name for the kernel.
-    """
-
-    def build(_toolchain: Toolchain) -> Artifact:
-        from .module_build import build_lazy
-
-        request = SourceInput(definition.kind, label, text, name, None, module.target, definition.compile_options)
-        return build_lazy(request, module)
-
-    label = f"{definition.label}[{name}]"
-    return Request(
-        label=label,
-        target=module.target,
-        components=components({"kind": "lazy", "module": module_key, "entry": name}),
-        libraries=LINKER,
-        distributions=DISTRIBUTIONS,
-        build=build,
-        uncacheable="" if module_key else f"its module {definition.label} cannot be cached",
-        strict=definition.strict,
-        file=definition.file,
-        name=f"{definition.source.qualname}[{name}]",
-    )
 
 
 def define_module(thing: Any, options: Mapping[str, Any], kernels: ModuleKernels, depth: int) -> ModuleDefinition:
