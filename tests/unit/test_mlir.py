@@ -123,6 +123,16 @@ def test_fields_of_a_struct_are_part_of_its_type(make: Callable[..., Any]) -> No
     assert [len({*found[:end]}) for end in range(2, 9, 2)] == [1, 2, 3, 4]
 
 
+def test_attributes_of_a_parameter_are_part_of_its_type() -> None:
+    """`alignas` and `grid_constant` set them on a type, whose text stays the same."""
+    found = list[str]()
+    for change in (lambda kind: kind, types.grid_constant, lambda kind: types.alignas(kind, 64)):
+        kind = change(types.ByValPointerType(types.float32))
+        found.append(signature_component(MLIR, (kind,)).digest)
+
+    assert len({*found}) == 3
+
+
 def test_place_of_a_struct_in_a_union_is_part_of_its_type() -> None:
     """A union that has it sets in which word its bits are, also where it is used alone."""
     struct = struct_of(("low", types.uint32, 4), ("high", types.uint32, 4))

@@ -826,6 +826,17 @@ def test_user_source_named_like_numbas_own_counts() -> None:
     assert len(digests) == 2
 
 
+def test_linked_code_that_asks_for_numbas_runtime_is_other_code() -> None:
+    """`nrt=True` makes Numba link its runtime to the kernel, where that is enabled."""
+
+    def body(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    digests = {digest_of(cuda.jit(body, link=[cuda.CUSource("// a", nrt=nrt)])) for nrt in (False, True)}
+
+    assert len(digests) == 2
+
+
 def test_names_that_the_body_of_an_inner_class_reads_count() -> None:
     """Code of overloads may define classes, whose bodies read names by other instructions."""
     digests = set()

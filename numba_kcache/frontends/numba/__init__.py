@@ -839,8 +839,8 @@ class Flavour(Registries):
         if "<" in text:
             raise AlwaysRefused(f"the type {text} refers to an object of this process")
         inner = [formed(each) for each in vars(kind).values() if is_a(each, *self.types)]
-        # the text of numba-cuda-mlir's structs and unions does not show their fields, which are lists
-        held = [each for name, each in vars(kind).items() if type(each) is list or name == "union_storage_bits"]
+        # the text of numba-cuda-mlir's types does not show fields of structs and unions, and attributes of parameters
+        held = [each for name, each in vars(kind).items() if type(each) in (list, dict) or name == "union_storage_bits"]
         fields = map(self._value_form, held)
         return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *inner, *fields
 

@@ -754,7 +754,7 @@ def fingerprint(
             read, or the name by which such a value was refused.
         is_observed: Whether the compile will show which registrations it uses (`Fingerprint.unread`).
     """
-    plain = _undecorated(function, flavour)
+    plain = flavour.python_function(function) or function
 
     def read(reader: Reader) -> None:
         reader.add_function(function)
@@ -833,7 +833,7 @@ class Reader:
         self.left -= self.is_within
         if self.left < 0:
             raise RecursionError("registrations reach too many functions")
-        function = _undecorated(value, self.flavour)
+        function = self.flavour.python_function(value) or value
         name = name_of(function)
         if type(function) is not FunctionType:
             raise RefusedByName(f"it is a {type(function).__qualname__}, not a Python function", name)
@@ -1042,11 +1042,6 @@ class Reader:
         return named and ("pinned", named)
 
 
-def _undecorated(value: Any, flavour: Flavour) -> Any:
-    """The Python function under a decorator of the front end; other objects unchanged."""
-    return flavour.python_function(value) or value
-
-
 def _content(function: FunctionType, name: str) -> Any:
     """The value of a closure variable."""
     cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
@@ -1073,7 +1068,7 @@ def kept_objects(graph: Graph) -> tuple[tuple[Any, str], ...]:
             pending.append((index, True))
             pending += [(callee, False) for _name, callee in reversed(graph.edges[index]) if type(callee) is int]
     return tuple(
-        (graph.kept[each][0], graph.digest(each)) for each in found if each != 0 and each in graph.kept
+        (graph.kept[each][0], graph.digest(each)) for each in found if each and each in graph.kept
     )  # 0: the kernel
 
 
@@ -1136,11 +1131,11 @@ def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
         if callbacks_of(item):
             raise Refused("it has callbacks to run when it is loaded")
     except Refused as refusal:
-        reader.refused(AlwaysRefused(str(refusal)), f"link of {name}")
-        return
+        raise RefusedByName(str(refusal), f"link of {name}") from None
     digest = sha256(each.data).hexdigest()
     spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
-    node = reader.add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
+    form = each.kind, spelled, digest, *(["nrt"] if getattr(item, "nrt", False) else ())  # this links Numba's runtime
+    node = reader.add(f"link {each.name} of {name}", form, digest)
     reader.edge(index, "link", node)
     reader.links.append(each)
 
