@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import numba_kcache
 from numba_kcache import ArgumentError, KernelCache, LaunchConfigError, cached_kernel
 from tests.support.compiling import SAXPY
 
@@ -161,6 +164,34 @@ def test_capture_with_the_kernel_s_first_launch_replays(cache: KernelCache) -> N
 
     stream.synchronize()
     np.testing.assert_array_equal(d_y.copy_to_host(), 3 * 12 * 2 * x)
+
+
+def test_capture_survives_garbage_that_a_first_launch_collects(cache: KernelCache) -> None:
+    """A compile makes so many objects that Python collects others, whose finalizers free memory of the device."""
+    from numba import cuda
+
+    stream = cuda.stream()
+    d_x, d_y = cuda.to_device(np.ones(1000, np.float32)), cuda.to_device(np.zeros(1000, np.float32))
+
+    def add(x: Any, y: Any) -> None:
+        i = cuda.grid(1)
+        if i < y.size:
+            y[i] += x[i]
+
+    for kernel in (cached_kernel(add, cache=cache), cached_kernel(add, cache=cache)):  # nothing stored, then stored
+        for _ in range(30):
+            cycle: list[Any] = [cuda.device_array(64, np.float32)]
+            cycle.append(cycle)
+        del cycle
+        cuda.synchronize()
+        end = numba_kcache.subscribe(lambda _event: gc.collect())
+        try:
+            captured(stream, functools.partial(kernel[8, 128, stream], d_x, d_y))()
+        finally:
+            end()
+        stream.synchronize()
+
+    np.testing.assert_array_equal(d_y.copy_to_host(), 2)
 
 
 def test_capture_waits_for_an_argument_of_another_stream(cache: KernelCache) -> None:
