@@ -218,4 +218,4 @@ def measure(result: Result, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, {"workloads": (measure, child)}, rounds=(2, 1), jobs=(3, 1))
+    run(__doc__, {"workloads": (measure, child)}, rounds=(2, 1), jobs=(2, 1))
