@@ -192,8 +192,8 @@ def measure(result: Result, arguments: Arguments) -> None:
         name: row for name, row in ROWS[arguments.part].items() if row.program.count <= FEW or not arguments.quick
     }
     many = [name for name, row in chosen.items() if row.program.count > 1 or arguments.part in LAUNCHES]
-    for case in (row.path[0] for row in chosen.values() if len(row.path) > 1):
-        result.samples[case] = {}  # the order of the tables: cold ones of most kernels are measured first
+    for row in chosen.values():
+        result.samples[row.path[0]] = {}  # the order of the tables: cold ones of most kernels are measured first
 
     def take(names: Iterable[str], state: str, number: int, at_once: int = 1) -> None:
         now = [name for name in names if number < min(most, chosen[name].counts.get(state, 0))]
