@@ -14,7 +14,7 @@ Method      Each sample is a fresh process that runs every kernel once, one afte
             for a kernel with a device function and launches with the arrays of each installed library. "stand-in"
             imports `cuda` of numba_kcache.mlir, on driver memory.
             `--part warm_steps`: the parts of a process with one kernel, 31 kernels of one source, or a reduction of
-            cuda.compute: "python" (until the first statement), "packages" (cuda.bindings, NumPy, Numba, CuPy),
+            cuda.compute: "python" (until the program begins), "packages" (cuda.bindings, NumPy, Numba, CuPy),
             "import" of this package, "decoration", "arrays" (context and two arrays), "first" (launch and wait),
             "result" (copied back and checked), "exit" (exit handlers), "end" (until the parent sees it), and "all".
             "sum" is import, decoration, first and exit: the work for the kernel, in whichever part it is done. Bare
@@ -192,6 +192,7 @@ def measure(result: Result, arguments: Arguments) -> None:
         name: row for name, row in ROWS[arguments.part].items() if row.program.count <= FEW or not arguments.quick
     }
     many = [name for name, row in chosen.items() if row.program.count > 1 or arguments.part in LAUNCHES]
+    many.sort(key=lambda name: -chosen[name].program.count)
     for row in chosen.values():
         result.samples[row.path[0]] = {}  # the order of the tables: cold ones of most kernels are measured first
 
@@ -204,7 +205,7 @@ def measure(result: Result, arguments: Arguments) -> None:
 
     with temporary_folders() as folders:
         for number in result.rounds(max(row.counts["warm"] for row in chosen.values())):
-            take(reversed(many), "cold", number, 2 * AT_ONCE)
+            take(many, "cold", number, 2 * AT_ONCE)
             take([name for name in chosen if name not in many], "cold", number)
             take(chosen, "warm", number)
             take(chosen, "launches", number)
