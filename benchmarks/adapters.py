@@ -1,7 +1,7 @@
 """How long do look-ups of this cache take in the caches of other packages, compared with their own?
 
 Method      Each sample is a fresh process; imports, contexts and arrays precede the measurement, and the results are
-            checked. Figures are medians.
+            checked. Figures are medians of `--samples` processes, of one where nothing is stored.
             `--part cuda_compute`: from the call of an algorithm until its result is on the host. "build": without a
             cache. "cache": with `install(cuda_compute=True)`, its imports and a filled cache. "memory": cuda.compute
             loads the built algorithm from bytes in memory. "again": the second call in the process of "cache".
@@ -225,4 +225,4 @@ if __name__ == "__main__":
         "triton_kernels": (measure_triton, triton_kernels),
         "program_cache": (measure_programs, program_cache),
     }
-    run(__doc__, parts, samples=(5, 3))
+    run(__doc__, parts, samples=(4, 2))

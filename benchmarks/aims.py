@@ -136,7 +136,7 @@ AIMS = (
     Aim("compile_overhead", "CPU time of a compile, median of all sources, times NVRTC's", 1.03, "summary > median",
         "key, look-up, locks and three files take {summary > more, ms} ms, whatever NVRTC takes for the source"),
     Aim("compile_overhead", "sources above 1.15 times NVRTC's", 0, "summary > above 1.15", "the same"),
-    Aim("compile_overhead", "sources", 150, "summary > sources", "the sources of this tree; more can be given as files",
+    Aim("compile_overhead", "sources", 150, "summary > sources", "the sources of this tree and kernels with headers",
         is_least=True),
     Aim("modules", "300 kernels of a module, all launched, times `RawModule`", 1.5,
         "300 of a module, ours > all / 300 of a module, cupy > all",

@@ -14,15 +14,15 @@ Method      Each sample is a fresh process that runs every kernel once, one afte
             for a kernel with a device function and launches with the arrays of each installed library. "stand-in"
             imports `cuda` of numba_kcache.mlir, on driver memory.
             `--part warm_steps`: the parts of a process with one kernel, 31 kernels of one source, or a reduction of
-            cuda.compute: "python" (until the first statement), "packages" (cuda.bindings, NumPy, Numba, CuPy),
+            cuda.compute: "python" (until the program begins), "packages" (cuda.bindings, NumPy, Numba, CuPy),
             "import" of this package, "decoration", "arrays" (context and two arrays), "first" (launch and wait),
             "result" (copied back and checked), "exit" (exit handlers), "end" (until the parent sees it), and "all".
             "sum" is import, decoration, first and exit: the work for the kernel, in whichever part it is done. Bare
             systems load a cubin, pack and launch without checks, through cuda.bindings or Numba's driver layer, which
             this package must use in programs with Numba.
-            `--part modules`: kernels with equal parameters, warm, each launched once. One of CuPy's has filled the
-            arrays, so that NVRTC is loaded before. "all": from the request of the first kernel to the end of the last
-            launch, after imports; "further": the median of those from the third on.
+            `--part modules`: kernels with equal parameters, warm, each launched once, in `--rounds` processes. One of
+            CuPy's has filled the arrays, so that NVRTC is loaded before. "all": from the request of the first kernel to
+            the end of the last launch, after imports; "further": the median of those from the third on.
 Not shown   A cold page cache, a busy node, a network file system; large headers (workloads.py has CUB). Systems that
             are not installed are listed in the result.
 Not shown of numba_first_launch   Host arrays, which both systems pass to the same code; a busy node.
@@ -130,14 +130,14 @@ def of_case(kernels: int, header: str, cold: int, warm: int) -> dict[str, Row]:
 
 ROWS = {
     "first_launch": {
-        **of_case(1, "", 3, 5), **of_case(31, "", 1, 3), **of_case(300, "", 1, 2), **of_case(1, HEADER, 2, 4),
-        **of_case(31, HEADER, 1, 2), **of_case(300, HEADER, 1, 2),
+        **of_case(1, "", 3, 5), **of_case(31, "", 1, 2), **of_case(300, "", 1, 2), **of_case(1, HEADER, 1, 3),
+        **of_case(31, HEADER, 1, 2), **of_case(300, HEADER, 1, 1),
     },
     "numba_first_launch": rows({
         "numba_kcache": Program("numba", programs.our_functions),
         "numba_kcache.install()": Program("numba", programs.installed),
         "Numba cache=True": Program("numba", programs.numba_kernels),
-    }, 5, 5, launches=3),
+    }, 4, 5, launches=2),
     "mlir": rows({
         name: Program(library, programs.python_kernels(how, module, saxpy_of))
         for name, how, library, module in (
@@ -192,8 +192,9 @@ def measure(result: Result, arguments: Arguments) -> None:
         name: row for name, row in ROWS[arguments.part].items() if row.program.count <= FEW or not arguments.quick
     }
     many = [name for name, row in chosen.items() if row.program.count > 1 or arguments.part in LAUNCHES]
-    for case in (row.path[0] for row in chosen.values() if len(row.path) > 1):
-        result.samples[case] = {}  # the order of the tables: cold ones of most kernels are measured first
+    many.sort(key=lambda name: -chosen[name].program.count)
+    for row in chosen.values():
+        result.samples[row.path[0]] = {}  # the order of the tables: cold ones of most kernels are measured first
 
     def take(names: Iterable[str], state: str, number: int, at_once: int = 1) -> None:
         now = [name for name in names if number < min(most, chosen[name].counts.get(state, 0))]
@@ -204,7 +205,7 @@ def measure(result: Result, arguments: Arguments) -> None:
 
     with temporary_folders() as folders:
         for number in result.rounds(max(row.counts["warm"] for row in chosen.values())):
-            take(reversed(many), "cold", number, 2 * AT_ONCE)
+            take(many, "cold", number, 2 * AT_ONCE)
             take([name for name in chosen if name not in many], "cold", number)
             take(chosen, "warm", number)
             take(chosen, "launches", number)
@@ -213,7 +214,7 @@ def measure(result: Result, arguments: Arguments) -> None:
 def keep(result: Result, row: Row, state: str, found: Mapping[str, Any]) -> None:
     """Add the figures of a process to the result."""
     system, parts = row.path[-1], found["parts"]
-    assert state == "cold" or not (system.startswith("numba_kcache") and found["is_cold"]), (system, state)
+    assert state != "warm" or not (system.startswith("numba_kcache") and found["is_cold"]), system
     if state == "launches":
         result.add(*row.path, **found["later"])
     elif result.question != "warm_steps":
@@ -254,4 +255,4 @@ def measure_modules(result: Result, arguments: Arguments) -> None:
 
 if __name__ == "__main__":
     parts = {part: (measure, partial(child, part=part)) for part in ROWS}
-    run(__doc__, {**parts, "modules": (measure_modules, launched_once)}, rounds=(6, 3))
+    run(__doc__, {**parts, "modules": (measure_modules, launched_once)}, rounds=(5, 3))

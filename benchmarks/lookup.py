@@ -2,9 +2,9 @@
 
 Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no
             code is loaded on a device: six without includes, and one that includes cub/block/block_reduce.cuh, all of
-            whose headers are verified. CuPy's times include the load. Samples of the systems alternate, one process at
-            a time. Stale code: a header is edited, and the next process reports the result of the kernel; these
-            processes run in parallel.
+            whose headers are verified. CuPy's times include the load. Samples of the systems alternate in `--rounds`
+            rounds, one process at a time. Stale code: a header is edited, and the next process reports the result of
+            the kernel; these processes run in parallel, once for each change.
 Not shown   A cold page cache, a network file system. Systems that are not installed, or that need a missing GPU, are
             listed as left out.
 """
@@ -179,4 +179,4 @@ def measure(result: Result, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, {"lookup": (measure, child)}, rounds=(7, 3))
+    run(__doc__, {"lookup": (measure, child)}, rounds=(5, 3))

@@ -412,7 +412,8 @@ def child(program: Program, later: Callable[..., Mapping[str, float]] = lambda *
 
     `is_cold` is whether this package has compiled or the stand-in has imported a Numba, if that can be seen.
     """
-    parts, measured, last = dict[str, float](), dict[str, float](), time.perf_counter()
+    begin, last = time.time(), time.perf_counter()
+    parts, measured = dict[str, float](), dict[str, float]()
 
     def ended(part: str) -> None:
         nonlocal last
@@ -424,7 +425,7 @@ def child(program: Program, later: Callable[..., Mapping[str, float]] = lambda *
         mapped = Path("/proc/self/maps").read_text()
         has_compiled = program.library not in WITH_COMPILERS and any(name in mapped for name in LOADED)
         has_numba = program.system is stand_in and {"numba", "numba_cuda_mlir"} & sys.modules.keys()
-        say(parts=parts, is_cold=bool(has_compiled or has_numba), later=measured)
+        say(begin=begin, parts=parts, is_cold=bool(has_compiled or has_numba), later=measured)
 
     atexit.register(close)  # registered first, so called after all other exit handlers
     library = LIBRARIES[program.library]()

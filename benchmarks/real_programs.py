@@ -1,11 +1,11 @@
 """How long do public programs of other authors take with this cache, cold and warm, and as published?
 
-Method      Each sample is a fresh process that imports the program, runs it once and saves its result; the time is that
-            of the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
+Method      Each sample is a fresh process that imports the program, runs it once and saves its result; the time is
+            that of the whole process. "plain": as published, with its own cache. "numba_kcache": `install(all=True,
             cuda_compute=True, cupy=True)` before the program is imported. Cold: an empty cache. Warm: after that
-            process. One sample of each; cold, one process for two cores runs at a time, warm, one for four. The result
-            must equal the plain one bit by bit; otherwise the largest difference is reported. `--get FOLDER` downloads
-            the programs, `--programs FOLDER` names their folder.
+            process. One sample of each; one process for two cores runs at a time. The result must equal the plain one
+            bit by bit; otherwise the largest difference is reported. `--get FOLDER` downloads the programs,
+            `--programs FOLDER` names their folder.
 Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
@@ -170,8 +170,8 @@ def measure(result: Result, arguments: Arguments) -> None:
         for name in PROGRAMS for system in SYSTEMS
     }  # fmt: skip
     with temporary_folders() as folders:
-        for state, at_once in (("cold", AT_ONCE), ("warm_median", max(1, AT_ONCE // 2))):
-            for each, found in result.take_all(pairs, lambda each: folders(*pairs[each][:2]), at_once):
+        for state in ("cold", "warm_median"):
+            for each, found in result.take_all(pairs, lambda each: folders(*pairs[each][:2]), AT_ONCE):
                 name, system, _ = pairs[each]
                 row = result.samples[name]
                 row[system] |= {state: found["process"], "digest": found["digest"]}

@@ -23,8 +23,6 @@ from results import script_and_machine as ALONE
 ROOT = Path(__file__).resolve().parent.parent
 Result = dict[str, Any]
 Record = Mapping[str, Any]
-
-
 Part = Callable[[Result], list[str]]
 """Lines of a result's page: a table or a paragraph, with an empty line before."""
 
