@@ -220,23 +220,13 @@ def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.Capt
     others."""
     path = tmp_path / "warm_module.py"
     path.write_text(f"SOURCE = {SAXPY!r}\n{MODULE}")
-    words = (
-        "warm",
-        str(path),
-        "--arch",
-        "sm_80",
-        "--arch",
-        "sm_90",
-        "--workers",
-        "1",
-        "--directory",
-        str(tmp_path / "c"),
-    )
+    one = ("--workers", "1", "--directory", str(tmp_path / "c"))
+    words = ("warm", str(path), "--arch", "sm_80", "--arch", "sm_90", *one)
     first, second = said(capsys, *words), said(capsys, *words)
 
     assert (first[0], [each["status"] for each in first[1]["results"]]) == (0, ["built"] * 4)
     assert (second[0], [each["status"] for each in second[1]["results"]]) == (0, ["hit"] * 4)
-    by_name = said(capsys, "warm", "tests.support.kernels", "--arch", "sm_80", "--directory", str(tmp_path / "c"))
+    by_name = said(capsys, "warm", "tests.support.kernels", "--arch", "sm_80", *one)
     assert (by_name[0], len(by_name[1]["results"])) == (0, 4)
     broken = tmp_path / "broken_module.py"
     broken.write_text(

@@ -21,8 +21,9 @@ from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS
 from numba_kcache.frontends.source import OWN_OPTIONS
 from numba_kcache.keys import derive
 from numba_kcache.model import CompileOptions
+from tests.support import numba_server
 from tests.support.compiling import ROOT
-from tests.support.fake_driver import build, environment, needs_fake_driver, run
+from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.house import HOUSE
 from tests.support.resolving import request_of
 
@@ -235,7 +236,7 @@ def test_device_number_and_driver_version_keep_the_key(tmp_path: Path) -> None:
     keys = set()
     for device, version in (("0", 13000), ("1", 13000), ("0", 13020)):
         surroundings = environment(build(), devices=(90, 90), driver_version=version)
-        keys.add(run(["-c", KEY, str(tmp_path / "cache"), device], env=surroundings).stdout)
+        keys.add(numba_server.output(["-c", KEY, str(tmp_path / "cache"), device], surroundings))
 
     assert len(keys) == 1
     assert len(keys.pop().split()) == 2

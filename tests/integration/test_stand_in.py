@@ -27,17 +27,18 @@ AT_IMPORT = {"NUMBA_CUDA_ENABLE_NRT", "PYTHONPATH"}
 
 
 def said(
-    program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, is_cold: bool = False, **env: str
-) -> dict[str, Any]:
-    """What a program says at its end. One that imports Numba itself is forked from a process that has done so, unless a
-    variable is given that an import reads; `is_cold` from one in which a stand-in has done so; others from one that has
-    not imported Numba."""
+    program: str, cache: Path, *, log: Path | None = None, cwd: Path | None = None, is_cold: bool = False,
+    real: str = "first", **env: str,
+) -> dict[str, Any]:  # fmt: skip
+    """What a program says at its end. One that imports Numba itself is forked from a process that has done so, `real`,
+    unless a variable is given that an import reads; `is_cold` from one in which a stand-in has done so; others from one
+    that has not imported Numba."""
     surroundings = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(cache), **env}
     with contextlib.chdir(cwd or "."):
         if AT_IMPORT & env.keys():
             text = run(["-c", program], env=surroundings).stdout
         else:
-            way = "first" if "REAL" in env else "stand-in" if is_cold else "fresh"
+            way = real if "REAL" in env else "stand-in" if is_cold else "fresh"
             text = numba_server.output(["-c", program], surroundings, env.get("KIND", "numba"), way=way)
     found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
@@ -45,8 +46,8 @@ def said(
 
 def in_turn(program: str, cache: Path, **env: str) -> list[dict[str, Any]]:
     """What a program says that compiles, that finds this in a fresh process, and that imports Numba itself."""
-    cold = said(program, cache, is_cold=True, **env)
-    return [cold, *(said(program, cache, **env, **more) for more in ({}, {"REAL": "1"}))]
+    cold, warm = (said(program, cache, is_cold=is_cold, **env) for is_cold in (True, False))
+    return [cold, warm, said(program, cache, real="later", **env, REAL="1")]
 
 
 class Fill(Protocol):

@@ -755,10 +755,14 @@ for modes in ((0, 0), (0, 1), (1, 0), (2, 0), (0, 2)):  # of the capture, of the
 
 @pytest.mark.slow
 def test_builders_at_once_agree(tmp_path: Path) -> None:
-    """Processes that build at the same time get one folder with one whole library and nothing else."""
+    """Processes that build at the same time get one folder with one whole library and nothing else. Their compiler
+    copies a library that is there."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp {build()}/libcuda.so.1 "$2"\n')
+    compiler.chmod(0o700)
     script = "import sys; from pathlib import Path; from tests.support.fake_driver import build; "
     arguments = [sys.executable, "-c", script + "print(build(Path(sys.argv[1])))", str(tmp_path / "kept")]
-    env = environment(tmp_path)
+    env = {**environment(tmp_path), "CC": str(compiler)}
 
     builders = [subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     folders = {builder.communicate()[0].strip() for builder in builders}

@@ -182,7 +182,7 @@ def test_numba_kernel_without_a_signature_does_not_keep_others_from_being_built(
 def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> None:
     """Numba links its code, so a real target is needed, and the message names one."""
     with pytest.raises(CompileError, match="its code is linked for a device") as caught:
-        warm_up(kernels.numba_add, ["compute_80", "sm_80"], progress=False)
+        warm_up(kernels.numba_add, ["compute_80", "sm_80"], workers=1, progress=False)
 
     assert "name the device: 'sm_80'" in caught.value.log
     assert statuses(caught.value.report) == [("compute_80", "failed"), ("sm_80", "built")]  # type: ignore[attr-defined]
@@ -206,7 +206,7 @@ def k():
 def scale(x):
     x[0] *= SCALE
 warming._build_here = None  # compiled here, it fails
-print(sorted(each.status for each in warm_up([k, scale], "sm_80", progress=False).results))
+print(sorted(each.status for each in warm_up([k, scale], "sm_80", workers=1, progress=False).results))
 """)
     done = run(script, tmp_path)
 
