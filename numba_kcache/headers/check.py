@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..errors import why_of
 from ..keys import digest_of
 from ..model import NamedTuple
-from ..settings import working_directory
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, read_steady, stat_of
 from .roots import WORKING, Place, Roots
 from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
@@ -91,7 +90,7 @@ class Checking:
         self.stats: dict[Place, FileStat] = {}
         self.toolkit: Toolkit | None = None
         self._roots, self._now_ns = roots, now_ns
-        self._paths = _by_root(roots)
+        self._paths = roots.beginnings()
         self._digests: dict[FileStat, str] = {}
         self._bytes = 0
 
@@ -180,11 +179,6 @@ class Checking:
         return self._digests[stat]
 
 
-def _by_root(roots: Roots) -> list[str]:
-    """The beginning of the paths of places, by their root; those of `WORKING` and `ABSOLUTE` are last."""
-    return [*(folder.rstrip("/") + "/" for folder in roots.folders), working_directory() + "/", ""]
-
-
 def _is_file(path: str) -> bool:
     """Check whether a path leads to something that NVRTC takes as a header: it skips a folder."""
     found = _stat(path)
@@ -217,7 +211,7 @@ def toolkit_now(
         inodes: Device and inode of each file are added.
         read: The stat and answer of each place that a compile has just got.
     """
-    within = _by_root(roots)
+    within = roots.beginnings()
     places = [(place, within[place.root] + place.rest) for place in known.places]
     folders = [
         (folder, within[folder.root] + folder.rest) for folder in sorted(known.absent)
