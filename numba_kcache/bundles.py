@@ -79,12 +79,6 @@ def export_bundle(
     return write_image(layout, bundle, entries)
 
 
-def _unchanged(session: Session, file: BundledFile) -> bytes | None:
-    """The bytes of an entry that was chosen; None if it was removed or changed since it was verified."""
-    data = session.local.get_encoded(file.key)
-    return data if data is not None and sha256(data).hexdigest() == file.sha256 else None
-
-
 def _chosen(
     session: Session, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
 ) -> list[BundledFile]:
@@ -236,8 +230,8 @@ def push(session: Session, to: str | None) -> Moved:
     chosen = {file.key: file for file in _chosen(session, None, None)}
     present = chosen.keys() & there
     for key in sorted(chosen.keys() - there):
-        data = _unchanged(session, chosen[key])
-        if data and tier.put(entry_format.decode_entry(data, key), data):
+        data = session.local.get_encoded(key) or b""
+        if sha256(data).hexdigest() == chosen[key].sha256 and tier.put(entry_format.decode_entry(data, key), data):
             copied[key] = len(data)
     for family, data in _manifests(session, present.union(copied)):
         tier.add_rows(family, *reversed(entry_format.decode_manifest(data, family)))

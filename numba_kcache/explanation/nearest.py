@@ -138,16 +138,9 @@ def _header_reasons(subject: Subject, listed: Mapping[str, Any], evidence: Evide
     """List the changes in the headers of an entry; empty if the headers are no longer recorded."""
     if not subject.headers:
         return []
-    from ..headers.check import Change, Checking, without_toolkit
+    from ..headers.check import Checking, without_toolkit
     from ..headers.lookup import is_there_still, read_row
 
-    kinds = {
-        Change.LAYOUT: ReasonKind.HEADER_SEARCH,
-        Change.SAME_FILE: ReasonKind.HEADER_SEARCH,
-        Change.TOOLKIT: ReasonKind.TOOLKIT,
-        Change.SHADOWED: ReasonKind.HEADER_SHADOWED,
-        Change.ANSWER: ReasonKind.HEADER_ANSWER,
-    }
     roots = subject.headers.roots(evidence.toolchain)
     for each in evidence.store.peeking.get_manifest(str(listed.get("family"))):
         if each["key"] != listed["key"]:
@@ -159,9 +152,8 @@ def _header_reasons(subject: Subject, listed: Mapping[str, Any], evidence: Evide
         lost = (str(path) for path in row.paths if not is_there_still(path, roots))
         found = [Reason(ReasonKind.HEADER_SEARCH, "paths", path, path, None) for path in lost]
         known = without_toolkit(row.transcript) if evidence.any_compiler else row.transcript
-        for change, path, old, new in islice(Checking(roots, time.time_ns()).differences(known), _MAX_HEADERS):
-            kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
-            found.append(Reason(kind, "headers", path, _short(old), _short(new)))
+        for kind, path, old, new in islice(Checking(roots, time.time_ns()).differences(known), _MAX_HEADERS):
+            found.append(Reason(ReasonKind(kind), "headers", path, _short(old), _short(new)))
         return list(dict.fromkeys(found))
     return []
 

@@ -13,39 +13,16 @@ from __future__ import annotations
 import os
 import stat as modes
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 
 from ..errors import why_of
 from ..keys import digest_of
 from ..model import NamedTuple
-from ..settings import working_directory
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, read_steady, stat_of
 from .roots import WORKING, Place, Roots
 from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
 
 MOST_BYTES = 1 << 30
 """Most bytes that one check reads."""
-
-
-class Change(StrEnum):
-    """The kinds of mismatch; after the colon, the `old` and `new` values of such a `Mismatch`.
-
-    LAYOUT      The include folders differ, or how they lie within each other: number and places of the folders.
-    TOOLKIT     The part of a toolkit's header tree that the compile used differs: its identities.
-    SHADOWED    A file has appeared that is found before the one that was read: "absent", "present".
-    ANSWER      A file has appeared at another place where there was none: "absent", "present".
-    GONE        A header cannot be read any more: its answer, the system's error.
-    CONTENT     A header's content differs: its digests.
-    SAME_FILE   Paths that led to one file lead to several, or the other way round: the number of files then and now.
-    """
-
-    LAYOUT = "layout"
-    TOOLKIT = "toolkit"
-    SHADOWED = "shadowed"
-    ANSWER = "answer"
-    GONE = "gone"
-    CONTENT = "content"
-    SAME_FILE = "same_file"
 
 
 class Match(NamedTuple):
@@ -55,9 +32,22 @@ class Match(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """One difference."""
+    """One difference.
 
-    change: Change
+    Args:
+        kind: The value of a `ReasonKind`:
+            "header_search"    The include folders differ, or how they lie within each other: number and places of the
+                               folders. Or paths that led to one file lead to several: the number of files.
+            "toolkit"          The part of a toolkit's header tree that the compile used differs: its identities.
+            "header_shadowed"  A file has appeared that is found before the one that was read: "absent", "present".
+            "header_answer"    A file has appeared at another place where there was none: "absent", "present".
+            "header_changed"   A header's content differs: its digests. Or it cannot be read any more: its answer, the
+                               system's error.
+        path: The file or folder.
+        old, new: What stands behind the colon, as recorded and as found.
+    """
+
+    kind: str
     path: str
     old: str
     new: str
@@ -100,7 +90,7 @@ class Checking:
         self.stats: dict[Place, FileStat] = {}
         self.toolkit: Toolkit | None = None
         self._roots, self._now_ns = roots, now_ns
-        self._paths = _by_root(roots)
+        self._paths = roots.beginnings()
         self._digests: dict[FileStat, str] = {}
         self._bytes = 0
 
@@ -108,20 +98,20 @@ class Checking:
         """Yield each difference from the file system."""
         roots, layout = self._roots, self._roots.layout()
         if known.own != len(roots.own) or known.layout != (layout if known.toolkit else layout[: known.own]):
-            yield Mismatch(Change.LAYOUT, "", repr(known.layout), repr(layout))
+            yield Mismatch("header_search", "", repr(known.layout), repr(layout))
             return  # the indices in places mean other folders now
         inodes: dict[Place, tuple[int, int]] = {}
         if known.toolkit is not None:
             self.toolkit = toolkit_now(known.toolkit, roots, self._now_ns, inodes)
             if self.toolkit.identity != known.toolkit.identity:
                 root = os.path.commonpath(roots.toolkit) if roots.toolkit else ""
-                yield Mismatch(Change.TOOLKIT, root, known.toolkit.identity, self.toolkit.identity)
+                yield Mismatch("toolkit", root, known.toolkit.identity, self.toolkit.identity)
         yield from self._present(known)
         yield from self._files(known, inodes)
         then = (frozenset(place for place in group if place in inodes) for group in known.same_files)
         groups = {group for group in then if len(group) > 1}
         if groups != {frozenset(each) for each in same_files(inodes)}:
-            yield Mismatch(Change.SAME_FILE, "", str(len(known.same_files)), str(len(same_files(inodes))))
+            yield Mismatch("header_search", "", str(len(known.same_files)), str(len(same_files(inodes))))
 
     def _present(self, known: Transcript) -> Iterator[Mismatch]:
         """Yield each place at which there was nothing, and now is something."""
@@ -141,8 +131,8 @@ class Checking:
                         continue  # a name given to -include leads to the file that it led to, now at once
                     is_absent, toolkit = False, known.toolkit.places if known.toolkit else ()
                     read = {os.path.basename(each.rest) for each in (*known.places, *toolkit)}
-                    change = Change.SHADOWED if os.path.basename(name) in read else Change.ANSWER
-                    yield Mismatch(change, within + name, ABSENT, "present")
+                    kind = "header_shadowed" if os.path.basename(name) in read else "header_answer"
+                    yield Mismatch(kind, within + name, ABSENT, "present")
             if is_absent and is_settled_without(names, stat, folder, self._now_ns):
                 self.stats[place] = stat
 
@@ -160,7 +150,7 @@ class Checking:
                 found = os.stat(path)
                 is_folder = modes.S_ISDIR(found.st_mode)
                 if is_folder != (answer == FOLDER):
-                    yield Mismatch(Change.CONTENT, path, answer, FOLDER if is_folder else FILE)
+                    yield Mismatch("header_changed", path, answer, FOLDER if is_folder else FILE)
                     continue
                 if not is_folder:
                     inodes[place] = found.st_dev, found.st_ino
@@ -172,9 +162,9 @@ class Checking:
                     continue
                 content = self._digest(path, stat, place)
                 if content != answer:
-                    yield Mismatch(Change.CONTENT, path, answer, content)
+                    yield Mismatch("header_changed", path, answer, content)
             except (OSError, ValueError) as error:
-                yield Mismatch(Change.GONE, path, answer, why_of(error))
+                yield Mismatch("header_changed", path, answer, why_of(error))
 
     def _digest(self, path: str, stat: FileStat, place: Place) -> str:
         """Digest a file, of all paths to it once."""
@@ -187,11 +177,6 @@ class Checking:
         if is_settled(stat, self._now_ns):
             self.stats[place] = stat
         return self._digests[stat]
-
-
-def _by_root(roots: Roots) -> list[str]:
-    """The beginning of the paths of places, by their root; those of `WORKING` and `ABSOLUTE` are last."""
-    return [*(folder.rstrip("/") + "/" for folder in roots.folders), working_directory() + "/", ""]
 
 
 def _is_file(path: str) -> bool:
@@ -226,7 +211,7 @@ def toolkit_now(
         inodes: Device and inode of each file are added.
         read: The stat and answer of each place that a compile has just got.
     """
-    within = _by_root(roots)
+    within = roots.beginnings()
     places = [(place, within[place.root] + place.rest) for place in known.places]
     folders = [
         (folder, within[folder.root] + folder.rest) for folder in sorted(known.absent)

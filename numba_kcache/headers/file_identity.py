@@ -17,10 +17,10 @@ import functools
 import os
 import stat as modes
 from collections.abc import Sequence
-from contextlib import suppress
 
 from ..keys import sha256
 from ..model import NamedTuple
+from ..store import filesystem_of
 
 SETTLED_AFTER_NS = 2_000_000_000
 """Time resolution of the coarsest local file system still in use (FAT, 2 s), in nanoseconds."""
@@ -118,17 +118,5 @@ def is_settled_without(names: Sequence[str], stat: FileStat, folder: str, now_ns
     )
 
 
-def _kind(device: int) -> str:
-    """The type of file system on a device; "" if it was not mounted at the first call, or is a part of one (btrfs)."""
-    return _mounted().get(device, "")
-
-
-@functools.cache
-def _mounted() -> dict[int, str]:
-    kinds = dict[int, str]()
-    with suppress(OSError, IndexError, ValueError), open("/proc/self/mountinfo", errors="surrogateescape") as file:
-        for line in file:
-            words, _, kind = line.partition(" - ")
-            major, _, minor = words.split(" ")[2].partition(":")
-            kinds[os.makedev(int(major), int(minor))] = kind.split(" ")[0]
-    return kinds
+_kind = functools.cache(filesystem_of)
+"""The type of the filesystem on a device, as at the first call for it."""

@@ -203,9 +203,9 @@ class Recording:
             if place.root < own and content not in ("", FOLDER) and is_settled(stat, self._now_ns):
                 stats[place] = stat
         absent = {folder: tuple(names) for folder, names in lacking.items()}
-        own_absent = _within(absent, WORKING, own)
+        own_absent, beginnings = _within(absent, WORKING, own), roots.beginnings()
         for folder, missing in own_absent.items():
-            path = roots.path(folder)
+            path = beginnings[folder.root] + folder.rest
             with suppress(OSError, ValueError):
                 stat = stat_of(os.stat(path))
                 if is_settled_without(missing, stat, path, self._since_ns):  # unchanged since before the compile

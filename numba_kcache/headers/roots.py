@@ -53,11 +53,9 @@ class Roots(NamedTuple):
         working = working_directory()
         return Roots((*self.own, working), self.toolkit, working)
 
-    def path(self, place: Place) -> str:
-        """Return the path of a place in these folders."""
-        root, rest = place
-        folder = working_directory() if root == WORKING else "" if root == ABSOLUTE else self.folders[root]
-        return os.path.join(folder, rest) if folder and rest else folder or rest
+    def beginnings(self) -> list[str]:
+        """The beginning of the paths of places, by their root; those of `WORKING` and `ABSOLUTE` are last."""
+        return [*(folder.rstrip("/") + "/" for folder in self.folders), working_directory() + "/", ""]
 
     def layout(self) -> tuple[tuple[int, str], ...]:
         """For each folder the one that it is in, or is equal to, and the path within; (-1, "") for the others."""

@@ -64,16 +64,6 @@ _WORDS_OF_OTHERS = {
 _MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
 
 
-_BY_KIND = {
-    "cuda": {"fastmath", "std", "defines", "include_dirs", "max_registers", "lineinfo", "debug", "lto", "opt",
-             "options", "keep_ptx"},
-    "ptx": {"max_registers", "lineinfo", "debug", "opt", "keep_ptx"},
-    "cubin": set(),
-    "fatbin": {"max_registers", "lineinfo", "debug", "opt"},
-    "ltoir": {"fastmath", "max_registers", "lineinfo", "debug", "opt"},
-}  # fmt: skip
-
-
 OTHERS = (
     "name", "arch", "kind", "signature", "link", "depends", "strict", "strided", "cache", "cooperative", "cluster",
     "max_dynamic_shared", "carveout",
@@ -221,3 +211,10 @@ _READERS = {
     "max_registers": _max_registers, "lineinfo": _bool, "debug": _bool, "lto": _bool, "opt": _opt,
     "options": _flags, "keep_ptx": _bool,
 }  # fmt: skip
+_BY_KIND = {
+    "cuda": {*_READERS},
+    "ptx": {"max_registers", "lineinfo", "debug", "opt", "keep_ptx"},
+    "cubin": set[str](),
+    "fatbin": {"max_registers", "lineinfo", "debug", "opt"},
+    "ltoir": {"fastmath", "max_registers", "lineinfo", "debug", "opt"},
+}

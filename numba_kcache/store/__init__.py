@@ -516,26 +516,25 @@ _NETWORK = (
 )
 
 
+MOUNTS = "/proc/self/mountinfo"
+
+
+def filesystem_of(device: int) -> str:
+    """The type of the filesystem on a device; "" if none is mounted, or for a part of one (btrfs)."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(" - ")
+            if before.split(" ")[2:3] == [number]:
+                return after.split(" ")[0]
+    return ""
+
+
 def is_network(status: os.stat_result) -> bool:
     """Check whether a file or folder with this stat is on a filesystem shared with other machines."""
-    if os.major(status.st_dev) != 0:
-        return False  # on a block device, thus local: the list of mounts need not be read
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-            return is_network_mount(mounts.read(), status.st_dev)
-    except OSError:
-        return False
-
-
-def is_network_mount(mountinfo: str, device: int) -> bool:
-    """Check whether a device is mounted from the network, by the text of /proc/self/mountinfo."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split(" ")[2:3] == [number]:
-            kind = after.split(" ")[0]
-            return kind in _NETWORK or kind.startswith("fuse.")
-    return False
+    is_local = os.major(status.st_dev) != 0  # on a block device: the list of mounts need not be read
+    kind = "" if is_local else filesystem_of(status.st_dev)
+    return kind in _NETWORK or kind.startswith("fuse.")
 
 
 def _after_fork() -> None:

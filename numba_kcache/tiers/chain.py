@@ -14,8 +14,8 @@ import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import store as entry_format
@@ -132,7 +132,7 @@ class CheckedTier:
     """
 
     def __init__(self, tier: Tier, chain: Chain) -> None:
-        self.tier, self._local, self._emit, self._uploads = tier, chain.local, chain.emit, chain.uploads
+        self.tier, self._local, self._emit, self.uploads = tier, chain.local, chain.emit, chain.uploads
         self._check, self._counts = chain.check, chain.counts
         self._trust = Trust() if tier.is_trusted else chain.trust
         self._is_vouched = chain.trust.demands  # by a signature, or by the user: `?unsigned=1`
@@ -189,7 +189,7 @@ class CheckedTier:
         return (data and self._verified(MANIFEST, family, data, entry_format.decode_manifest)) or []
 
     def _read(self, kind: int, key: str, *, is_awaited: bool = True) -> bytes | None:
-        return self._asked(lambda: self.tier.get(kind, key), is_awaited=is_awaited)
+        return self.asked(lambda: self.tier.get(kind, key), is_awaited=is_awaited)
 
     def _verified(self, kind: int, key: str, data: bytes, decode: Callable[[bytes, str], Result]) -> Result | None:
         """Decode the bytes that arrived; report them and return None if they are damaged or not trusted."""
@@ -242,7 +242,7 @@ class CheckedTier:
             self.tier.put(kind, key, data)
             return True
 
-        is_taken = self._asked(work, is_awaited=False, opens=self.tier.is_remote)  # a full share can still be read
+        is_taken = self.asked(work, is_awaited=False, opens=self.tier.is_remote)  # a full share can still be read
         if is_taken:
             self._count("bytes_written", len(data))
         return bool(is_taken)
@@ -254,32 +254,26 @@ class CheckedTier:
             work()
             self.charge(start_s)
             return
-        if not self._uploads.add(work, size_bytes):
+        if not self.uploads.add(work, size_bytes):
             self._trouble("the upload queue is full: an entry is stored only locally")
 
     # -- asking ------------------------------------------------------------------------------------
 
-    @contextmanager
-    def elected(self, key: str, *, waits: bool) -> Iterator[Election]:
+    def elected(self, key: str, *, waits: bool) -> AbstractContextManager[Election]:
         """Take a key's lease among all nodes, or wait for it; for a tier with leases."""
         from .lease import Elections
 
         if self._elections is None:
-            tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
-            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, self._hits)
-        hits = self._hits()
-        with self._elections.elected(key, waits=waits) as election:
-            yield election
-        if self._hits() == hits:  # otherwise the hit says that it was waited for
-            self._report_wait("another node's build", election.waited_s)
+            self._elections = Elections(self)
+        return self._elections.elected(key, waits=waits)
 
-    def _timed(self, operation: Callable[[], Result]) -> Result | None:
+    def timed(self, operation: Callable[[], Result]) -> Result | None:
         start_s = time.perf_counter()
-        result = self._asked(operation)
+        result = self.asked(operation)
         self.charge(start_s)
         return result
 
-    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True, opens: bool = True) -> Result | None:
+    def asked(self, operation: Callable[[], Result], *, is_awaited: bool = True, opens: bool = True) -> Result | None:
         """Run an operation of the tier; None if it fails, or if the tier must not be asked now."""
         if self._breaker.is_open(is_awaited=is_awaited):
             return None  # the failure or delay that opened it was reported and counted
@@ -306,12 +300,12 @@ class CheckedTier:
             worth_s: Seconds that the result saves.
         """
         seconds = time.perf_counter() - start_s
-        self._report_wait(what, seconds)
+        self.report_wait(what, seconds)
         if not self.is_patient and self._breaker.charge(seconds, worth_s):
-            self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
+            self.uploads.flush_s = min(self.uploads.flush_s, HURRIED_S)
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
 
-    def _report_wait(self, what: str, waited_s: float) -> None:
+    def report_wait(self, what: str, waited_s: float) -> None:
         tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s)
 
     # -- counting ----------------------------------------------------------------------------------
@@ -323,7 +317,7 @@ class CheckedTier:
         latency_s = self._seconds / self._operations if self._operations else 0.0
         return TierReport(self.tier.name, self.readonly, latency_s=latency_s, is_reachable=self._is_reachable, **counts)
 
-    def _hits(self) -> int:
+    def hits(self) -> int:
         return self._counts[self._counter("hits")]
 
     def _counter(self, name: str) -> str:

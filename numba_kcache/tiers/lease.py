@@ -15,6 +15,7 @@ Not here    The turn among the processes of a node (store.locks): only its holde
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -51,36 +52,26 @@ class Election(NamedTuple):
 
 NO_ELECTION = Election(0.0, looks=False)
 
-Ask = Callable[[Callable[[], Any]], Any]
-"""Asks the server and contains its failures; None if it did not answer."""
-
 
 class Elections:
     """The leases of one tier, and the time that this process may still wait for other nodes in vain.
 
     Args:
-        tier: The tier with leases: its `claim`, `value_of`, `renew` and `release`.
-        ask: Runs an operation of the tier.
-        tell: Runs an operation for whose result no launch waits.
-        afterwards: Queues work behind all uploads so far; returns whether it was accepted.
-        hits: Returns the number of hits of the tier so far.
+        checked: The `CheckedTier` of a tier with `claim`, `value_of`, `renew` and `release`: it runs these, contains
+            their failures, queues work behind uploads, counts hits, and reports waits.
         clock: Seconds of a clock that is never set.
         pause: Waits for so many seconds.
     """
 
     def __init__(
         self,
-        tier: Any,
-        ask: Ask,
-        tell: Ask,
-        afterwards: Callable[[Callable[[], object]], bool],
-        hits: Callable[[], int],
+        checked: Any,
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._tier, self._ask, self._tell, self._afterwards, self._hits = tier, ask, tell, afterwards, hits
-        self._clock, self._pause, self._left_s = clock, pause, tier.wait_s
+        self._checked, self._tier = checked, checked.tier
+        self._clock, self._pause, self._left_s = clock, pause, checked.tier.wait_s
         self._token = os.urandom(8).hex()
 
     @contextmanager
@@ -103,20 +94,23 @@ class Elections:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             paused_s = self._clock() - start_s
             waited_s, self._left_s = waited_s + paused_s, self._left_s - paused_s
-            value = self._ask(lambda: self._tier.value_of(key)) or self._claim(key, token)
-        hits, process = self._hits(), os.getpid()
+            value = self._checked.timed(lambda: self._tier.value_of(key)) or self._claim(key, token)
+        hits, process = self._checked.hits(), os.getpid()
         end = self._renewing(key) if value == token else None
         try:
             yield Election(waited_s, looks=value is not None)
         finally:
-            if self._hits() > hits:
+            if self._checked.hits() > hits:  # which says that it was waited for
                 self._left_s += waited_s
+            else:
+                self._checked.report_wait("another node's build", waited_s)
             if end is not None and os.getpid() == process:  # a forked child leaves the release to the parent
                 end.set()
-                self._afterwards(lambda: self._tell(lambda: self._tier.release(key, _OVER, _KEPT_S)))
+                over = functools.partial(self._tier.release, key, _OVER, _KEPT_S)
+                self._checked.uploads.add(functools.partial(self._checked.asked, over, is_awaited=False))
 
     def _claim(self, key: str, token: str) -> Any:
-        return self._ask(lambda: self._tier.claim(key, token, LEASE_S))
+        return self._checked.timed(lambda: self._tier.claim(key, token, LEASE_S))
 
     def _renewing(self, key: str) -> threading.Event:
         """Renew a lease from a thread, as a sign of life, until the returned event is set or has no other reference:
@@ -127,7 +121,7 @@ class Elections:
         def work() -> None:
             while (waited := referred()) is not None and not waited.wait(min(BEAT_S, LEASE_S / 3)):
                 del waited
-                if not self._tell(lambda: self._tier.renew(key, LEASE_S)):
+                if not self._checked.asked(lambda: self._tier.renew(key, LEASE_S), is_awaited=False):
                     return
 
         with suppress(RuntimeError):  # no more threads: the lease expires, and another node may build the entry too

@@ -210,7 +210,7 @@ class Toolchain:
             nvrtc = self.library("nvrtc")
             return installed_include_dirs(nvrtc.path if nvrtc else "")
 
-        return tuple(self._known("folders", "", find) or ())
+        return self.folders("", find)
 
     def bundled_dirs(self) -> tuple[str, ...]:
         """List the folders of the headers that NVRTC holds itself, which are extracted if need be; empty if those of a
@@ -227,11 +227,22 @@ class Toolchain:
             return tuple(found)
 
     def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
-        """List further header folders, recorded under a name; `find` raises ImportError or RuntimeError for none."""
-        try:
-            return tuple(self._known("folders", name, lambda: list(find()), is_fresh=is_fresh) or ())
-        except (ImportError, RuntimeError):  # no NVRTC: stored code of another compiler may still be found
-            return ()
+        """Take header folders from the record, or find and record them; that there are none is not recorded.
+
+        Args:
+            name: Their name in the record.
+            find: Finds them; raises ImportError or RuntimeError for none.
+            is_fresh: Find them again.
+        """
+        with self._lock:
+            known = self._remembered().folders.get(name)
+            try:
+                found = list(find()) if known is None or is_fresh else known
+            except (ImportError, RuntimeError):  # no NVRTC: stored code of another compiler may still be found
+                return ()
+            if found and found != known:
+                self._keep("folders", name, found)
+            return tuple(found)
 
     def forget(self) -> None:
         """Read the record again at the next call."""
@@ -258,15 +269,6 @@ class Toolchain:
             record = Record(watched, {}, {})
         self._record = record
         return record
-
-    def _known(self, table: str, name: str, find: Callable[[], Any], *, is_fresh: bool = False) -> Any:
-        """Take a value from the record, or find and record it; absent and empty values are not recorded."""
-        with self._lock:
-            known = getattr(self._remembered(), table).get(name)
-            found = find() if known is None or is_fresh else known
-            if found and found != known:
-                self._keep(table, name, found)
-            return found
 
     def _keep(self, table: str, name: str, row: Any) -> None:
         """Put a row into the record; `settle` saves it."""

@@ -48,11 +48,6 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
             f"cannot link for {arch}", f"nvJitLink returned {error} for the options {' '.join(words)}"
         ) from None
     try:
-        kinds = {
-            "ptx": nvjitlink.InputType.PTX, "ltoir": nvjitlink.InputType.LTOIR, "cubin": nvjitlink.InputType.CUBIN,
-            "object": nvjitlink.InputType.OBJECT, "library": nvjitlink.InputType.LIBRARY,
-            "fatbin": nvjitlink.InputType.FATBIN,
-        }  # fmt: skip
         names = dict(zip(_NAMES, (each.name for each in inputs), strict=False))
 
         def step(name: str, call: Any, *arguments: Any) -> None:
@@ -68,7 +63,7 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
             # nvJitLink silently ignores a cubin that is passed as an object
             is_bare = each.kind == "object" and is_cubin(data)
-            kind = kinds["cubin" if is_bare else each.kind]
+            kind = getattr(nvjitlink.InputType, ("cubin" if is_bare else each.kind).upper())
             name = _NAMES[number] if number < len(_NAMES) else "-"
             step(each.name, nvjitlink.add_data, kind, data, len(data), name)
         step(arch, nvjitlink.complete)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,14 +97,13 @@ def test_handler_that_raises_at_any_line_leaves_no_lease_renewed(monkeypatch: py
     assert in_child(child) == 0
 
 
-def now(work: Callable[[], None]) -> bool:
-    """Run a task at once."""
-    work()
-    return True
-
-
 def of_node(tier: Leases, time: Time, ask: Ask = lambda ask: ask()) -> Elections:
-    return Elections(tier, ask, ask, now, lambda: tier.hits, clock=time, pause=time.pause)
+    """The elections of a node, whose tier does at once what is queued."""
+    checked = SimpleNamespace(
+        tier=tier, timed=ask, asked=lambda work, is_awaited: ask(work), hits=lambda: tier.hits,
+        uploads=SimpleNamespace(add=lambda work: work()), report_wait=lambda what, waited_s: None,
+    )  # fmt: skip
+    return Elections(checked, clock=time, pause=time.pause)
 
 
 def wait(node: Elections, key: str, time: Time) -> float:

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -970,9 +971,15 @@ MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
         ((0, 9), False),
     ],
 )
-def test_network_filesystem_is_known_by_its_type(device: tuple[int, int], expected: bool) -> None:
+def test_network_filesystem_is_known_by_its_type(
+    device: tuple[int, int], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The filesystem of a folder is the mount with the number of its device; an unknown one counts as local."""
-    assert system.is_network_mount(MOUNTS, os.makedev(*device)) is expected
+    (tmp_path / "mounts").write_text(MOUNTS)
+    monkeypatch.setattr(system, "MOUNTS", str(tmp_path / "mounts"))
+    status: Any = SimpleNamespace(st_dev=os.makedev(*device))
+
+    assert system.is_network(status) is expected
 
 
 def test_network_directory_has_its_locks_on_a_local_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
