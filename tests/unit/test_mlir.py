@@ -13,10 +13,11 @@ from numba_kcache.model import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
-from numba_cuda_mlir import types
+from numba_cuda_mlir import cuda, types
 from numba_cuda_mlir.type_defs import aggregate_types
 
 from numba_kcache.frontends.numba import toolkit_dirs
+from numba_kcache.frontends.numba.compiled_code import assumed_device
 from numba_kcache.frontends.numba.definition import signature_component
 from numba_kcache.frontends.numba.fingerprint import Fingerprint, Refused, fingerprint
 from numba_kcache.frontends.numba.mlir import MLIR
@@ -121,6 +122,26 @@ def test_fields_of_a_struct_are_part_of_its_type(make: Callable[..., Any]) -> No
             aggregate_types._map_be_type_names_to_fe_types.pop(name, None)
 
     assert [len({*found[:end]}) for end in range(2, 9, 2)] == [1, 2, 3, 4]
+
+
+def test_fields_of_a_struct_in_a_signature_count() -> None:
+    """In that of a declared function, and of a device function: a kernel may get its struct from there alone."""
+    struct = struct_of(("a", types.float32), ("b", types.float32))
+    pointer = types.CPointer(struct)
+    with assumed_device(MLIR, (9, 0)):
+        given = cuda.jit(types.int64(pointer), device=True)(lambda _given: 1)
+    for called in (cuda.declare_device("declared", types.int64(pointer)), given):
+        space = {"__name__": "app", "called": called}
+        exec("def kernel(x):\n    x[0] = called(x[0])", space)
+        found = [fingerprint(cuda.jit(space["kernel"]), MLIR, with_lines=False)]
+        struct.fields.reverse()
+        found.append(fingerprint(cuda.jit(space["kernel"]), MLIR, with_lines=False))
+
+        one, other = found
+        assert isinstance(one, Fingerprint), one
+        assert isinstance(other, Fingerprint), other
+        assert one.digest != other.digest
+    aggregate_types._map_be_type_names_to_fe_types.pop("Struct")
 
 
 def test_attributes_of_a_parameter_are_part_of_its_type() -> None:

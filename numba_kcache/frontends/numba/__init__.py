@@ -497,7 +497,7 @@ class External(NamedTuple):
     """A function that was declared, not defined: name, signature, ABI, and files to link for it."""
 
     name: str
-    signature: str
+    signature: Any
     abi: str
     is_cooperative: bool
     links: Iterable[Any]
@@ -529,12 +529,11 @@ def on_device(dispatcher: Any) -> Any:
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)
 
 
-def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
+def fixed_signatures(dispatcher: Any) -> tuple[Any, ...] | None:
     """The signatures given to the decorator; None if there are none."""
     if getattr(dispatcher, "_can_compile", True):
         return None
-    results = dispatcher.overloads.values()
-    return tuple(str(getattr(each, "signature", each)) for each in results)
+    return tuple(getattr(each, "signature", each) for each in dispatcher.overloads.values())
 
 
 def is_misread(dispatcher: Any) -> bool:
