@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -144,14 +145,18 @@ def test_fields_of_a_struct_in_a_signature_count() -> None:
     aggregate_types._map_be_type_names_to_fe_types.pop("Struct")
 
 
-def test_attributes_of_a_parameter_are_part_of_its_type() -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [types.ByValPointerType(types.float32), types.Array(types.float64, 3, "C"), types.UniTuple(types.int8, 5)],
+    ids=["pointer", "array", "tuple"],
+)
+def test_attributes_of_a_parameter_are_part_of_its_type(kind: Any) -> None:
     """`alignas` and `grid_constant` set them on a type, whose text stays the same."""
-    found = list[str]()
-    for change in (lambda kind: kind, types.grid_constant, lambda kind: types.alignas(kind, 64)):
-        kind = change(types.ByValPointerType(types.float32))
-        found.append(signature_component(MLIR, (kind,)).digest)
+    kind = copy.copy(kind)  # others keep theirs
+    changes = copy.copy, types.grid_constant, lambda kind: types.alignas(kind, 64), lambda kind: types.alignas(kind, 16)
+    found = [signature_component(MLIR, (change(kind),)).digest for change in changes]
 
-    assert len({*found}) == 3
+    assert len({*found}) == 4
 
 
 def test_place_of_a_struct_in_a_union_is_part_of_its_type() -> None:
