@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,11 @@ from numba_kcache.model import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
-from numba_cuda_mlir import types
+from numba_cuda_mlir import cuda, types
 from numba_cuda_mlir.type_defs import aggregate_types
 
 from numba_kcache.frontends.numba import toolkit_dirs
+from numba_kcache.frontends.numba.compiled_code import assumed_device
 from numba_kcache.frontends.numba.definition import signature_component
 from numba_kcache.frontends.numba.fingerprint import Fingerprint, Refused, fingerprint
 from numba_kcache.frontends.numba.mlir import MLIR
@@ -123,14 +125,38 @@ def test_fields_of_a_struct_are_part_of_its_type(make: Callable[..., Any]) -> No
     assert [len({*found[:end]}) for end in range(2, 9, 2)] == [1, 2, 3, 4]
 
 
-def test_attributes_of_a_parameter_are_part_of_its_type() -> None:
-    """`alignas` and `grid_constant` set them on a type, whose text stays the same."""
-    found = list[str]()
-    for change in (lambda kind: kind, types.grid_constant, lambda kind: types.alignas(kind, 64)):
-        kind = change(types.ByValPointerType(types.float32))
-        found.append(signature_component(MLIR, (kind,)).digest)
+def test_fields_of_a_struct_in_a_signature_count() -> None:
+    """In that of a declared function, and of a device function: a kernel may get its struct from there alone."""
+    struct = struct_of(("a", types.float32), ("b", types.float32))
+    pointer = types.CPointer(struct)
+    with assumed_device(MLIR, (9, 0)):
+        given = cuda.jit(types.int64(pointer), device=True)(lambda _given: 1)
+    for called in (cuda.declare_device("declared", types.int64(pointer)), given):
+        space = {"__name__": "app", "called": called}
+        exec("def kernel(x):\n    x[0] = called(x[0])", space)
+        found = [fingerprint(cuda.jit(space["kernel"]), MLIR, with_lines=False)]
+        struct.fields.reverse()
+        found.append(fingerprint(cuda.jit(space["kernel"]), MLIR, with_lines=False))
 
-    assert len({*found}) == 3
+        one, other = found
+        assert isinstance(one, Fingerprint), one
+        assert isinstance(other, Fingerprint), other
+        assert one.digest != other.digest
+    aggregate_types._map_be_type_names_to_fe_types.pop("Struct")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [types.ByValPointerType(types.float32), types.Array(types.float64, 3, "C"), types.UniTuple(types.int8, 5)],
+    ids=["pointer", "array", "tuple"],
+)
+def test_attributes_of_a_parameter_are_part_of_its_type(kind: Any) -> None:
+    """`alignas` and `grid_constant` set them on a type, whose text stays the same."""
+    kind = copy.copy(kind)  # others keep theirs
+    changes = copy.copy, types.grid_constant, lambda kind: types.alignas(kind, 64), lambda kind: types.alignas(kind, 16)
+    found = [signature_component(MLIR, (change(kind),)).digest for change in changes]
+
+    assert len({*found}) == 4
 
 
 def test_place_of_a_struct_in_a_union_is_part_of_its_type() -> None:

@@ -497,7 +497,7 @@ class External(NamedTuple):
     """A function that was declared, not defined: name, signature, ABI, and files to link for it."""
 
     name: str
-    signature: str
+    signature: Any
     abi: str
     is_cooperative: bool
     links: Iterable[Any]
@@ -529,12 +529,11 @@ def on_device(dispatcher: Any) -> Any:
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)
 
 
-def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
+def fixed_signatures(dispatcher: Any) -> tuple[Any, ...] | None:
     """The signatures given to the decorator; None if there are none."""
     if getattr(dispatcher, "_can_compile", True):
         return None
-    results = dispatcher.overloads.values()
-    return tuple(str(getattr(each, "signature", each)) for each in results)
+    return tuple(getattr(each, "signature", each) for each in dispatcher.overloads.values())
 
 
 def is_misread(dispatcher: Any) -> bool:
@@ -823,25 +822,25 @@ class Flavour(Registries):
         if not self.is_numba_type(kind):
             return extension(kind)
         types, formed = sys.modules[f"{self.home}.types"], partial(self.form_of_type, extension=extension)
+        # the text of numba-cuda-mlir's types does not show fields of structs and unions, and attributes of parameters
+        held = [each for name, each in vars(kind).items() if type(each) in (list, dict) or name == "union_storage_bits"]
+        fields = map(self._value_form, held)
         bases = type(kind).__mro__  # not isinstance: see is_a
         if types.BaseTuple in bases:
             members = [*map(formed, kind)]
             if types.BaseNamedTuple in bases:
                 return "named tuple", self._value_form(kind.instance_class), members
-            return "tuple", members
+            return "tuple", members, *fields
         if types.EnumMember in bases:
             return "enum member", type(kind).__name__, self._value_form(kind.instance_class), formed(kind.dtype)
         if types.Array in bases:
             flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
             more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
-            return "array", type(kind).__qualname__, *more, formed(kind.dtype), flags
+            return "array", type(kind).__qualname__, *more, formed(kind.dtype), flags, *fields
         text = repr(kind)
         if "<" in text:
             raise AlwaysRefused(f"the type {text} refers to an object of this process")
         inner = [formed(each) for each in vars(kind).values() if is_a(each, *self.types)]
-        # the text of numba-cuda-mlir's types does not show fields of structs and unions, and attributes of parameters
-        held = [each for name, each in vars(kind).items() if type(each) in (list, dict) or name == "union_storage_bits"]
-        fields = map(self._value_form, held)
         return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *inner, *fields
 
     def _value_form(self, value: Any) -> Plain:

@@ -1134,7 +1134,7 @@ def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
         raise RefusedByName(str(refusal), f"link of {name}") from None
     digest = sha256(each.data).hexdigest()
     spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
-    form = each.kind, spelled, digest, *(["nrt"] if getattr(item, "nrt", False) else ())  # this links Numba's runtime
+    form = each.kind, spelled, digest, *(["nrt"] if getattr(item, "nrt", False) else ())  # links a runtime, too
     node = reader.add(f"link {each.name} of {name}", form, digest)
     reader.edge(index, "link", node)
     reader.links.append(each)
@@ -1144,7 +1144,8 @@ def add_external(reader: Reader, external: External | None) -> int | None:
     """The node of a function that was declared, with what it links."""
     if external is None:
         return None
-    node = reader.add(f"declaration of {external.name}", list(external[:4]), external.signature)
+    node = reader.add_value(list(external[:4]), f"declaration of {external.name}")
+    assert type(node) is int
     reader.add_links(node, external.links, external.name)
     if external.is_cooperative:
         reader.edge(node, COOPERATIVE, "")

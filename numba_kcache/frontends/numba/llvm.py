@@ -134,7 +134,7 @@ class LlvmFlavour(Flavour):
             abi = type(description.call_conv).__name__
         except (AttributeError, KeyError, TypeError, ValueError):
             raise AlwaysRefused("its declaration cannot be read") from None
-        return External(value.name, str(value.sig), abi, cooperative, links)
+        return External(value.name, value.sig, abi, cooperative, links)
 
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
         """Read the settings; () while `numba.cuda` is not loaded.

@@ -193,11 +193,11 @@ class MlirFlavour(Flavour):
             AlwaysRefused: It is a descriptor, but its declaration cannot be read.
         """
         if is_a(value, _IN_MLIR):
-            return External(value.name, str(value.sig), str(value.library.source), False, ())
+            return External(value.name, value.sig, str(value.library.source), False, ())
         if not is_a(value, *_EXTERNAL):
             return None
         try:
-            return External(value.name, str(value.sig), str(value.abi), bool(value.use_cooperative), tuple(value.link))
+            return External(value.name, value.sig, str(value.abi), bool(value.use_cooperative), tuple(value.link))
         except (AttributeError, TypeError):
             raise AlwaysRefused("its declaration cannot be read") from None
 
