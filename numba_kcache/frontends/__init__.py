@@ -721,16 +721,18 @@ class Launches:
             launcher, loaded, options = self._loaded(variant)
         except RunsUncached:
             return None
+        launch = None
         if launcher is None:
             loaded.prepare(shape, self._name_on(loaded))
-        launch = None if launcher is None else launcher.bind(shape, stream)
+        else:
+            launch = launcher.bind(shape, stream)
+            if self._seen and not launcher.attributes:
+                bind = functools.partial(
+                    launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
+                )
+                keep_bounded(self._rows, config[1:], (loaded.live, GRID_LIMIT, bind))
         if options:
             options.check(shape, loaded, self._name_on(loaded))
-        if launcher is not None and self._seen and not launcher.attributes:
-            bind = functools.partial(
-                launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
-            )
-            keep_bounded(self._rows, config[1:], (loaded.live, GRID_LIMIT, bind))
         return launch
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
@@ -778,7 +780,7 @@ class Launches:
         """
         on_device, definition, resolutions = self._on_device, self._definition, self._resolutions
         found = on_device.get((current_ordinal(), variant)) if on_device else None
-        if found is not None and found[1].live[0]:
+        if found is not None and not found[1].module.has_lost_its_context():
             return found
         shared, loaded = resolutions.shared, None
         if shared is not None and shared[2].is_current():

@@ -192,9 +192,14 @@ other[1, 32](2.0, array, array, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("between", ["", "kernel[1, 32](2.0, array, array, 0)\n"], ids=["never met", "met"])
-def test_kernel_is_loaded_anew_after_numba_has_closed_the_context(tmp_path: Path, between: str) -> None:
-    """It was loaded before Numba's import, and launched or not between that and `cuda.close()`."""
+@pytest.mark.parametrize(
+    ("between", "after"),
+    [("", ""), ("kernel[1, 32](2.0, array, array, 0)\n", ""), ("", "kernel.attributes, kernel.handle")],
+    ids=["never met", "met", "asked"],
+)
+def test_kernel_is_loaded_anew_after_numba_has_closed_the_context(tmp_path: Path, between: str, after: str) -> None:
+    """It was loaded before Numba's import, and launched or not between that and `cuda.close()`; it is launched then,
+    or asked for its attributes first."""
     script = f"""
 context()
 kernel = cached_kernel(SAXPY)
@@ -205,6 +210,7 @@ from numba import cuda
 array = cuda.device_array(N, np.float32)
 {between}cuda.close()
 context()
+{after}
 kernel[1, 32](2.0, None, None, 0)
 kernel[2, 32](2.0, None, None, 0)
 """
