@@ -26,7 +26,8 @@ from ..errors import OptionError, why_of
 from ..keys import Component, Plain, component, components, sha256
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_in_range, is_unicode, read_json
-from ..settings import NVRTC_VARIABLES, variables
+from ..settings import NVRTC_VARIABLES, variables, working_directory
+from ..toolchain import file_identities
 from . import Request
 
 if TYPE_CHECKING:  # a hit does not import these modules
@@ -116,11 +117,12 @@ class Wanted:
         depends: Sequence[str] = (),
     ) -> None:
         self.session, self._given, self.label = session, given, label
-        self._headers, self._makers, self._paths = headers, makers or ((), ()), depends
-        environment: Any = variables(NVRTC_VARIABLES) if headers else {}
-        self._parts = (*_parts(given), component("environment", environment)) if environment else _parts(given)
+        self._headers, self._makers, self._files = headers, makers or ((), ()), Files(depends)
+        self._parts = _parts(given)
+        if headers and (environment := variables(NVRTC_VARIABLES)):
+            self._parts += (component("environment", dict(environment)),)
         if depends:
-            self._parts += (component("depends", [content_of(each) for each in depends]),)
+            self._parts += (component("depends", self._files.contents),)
 
     def find(self) -> tuple[Built, Mapping[str, Any]] | None:
         """Find what is stored, and count a hit; None if it has to be built.
@@ -228,17 +230,10 @@ class Wanted:
             texts=functools.partial(_texts, self._given),
             file=file,
             name=label,
-            changed=self._change,
+            changed=self._files.change,
             kinds=functools.partial(_kinds, self._given),
             headers=self._headers,
         )
-
-    def _change(self) -> str:
-        with contextlib.suppress(OptionError):  # a file was removed, or cannot be read any more
-            contents = [content_of(each) for each in self._paths]
-            if not contents or component("depends", contents) == self._parts[-1]:
-                return ""
-        return "a file of depends= changed while it was built"
 
 
 def _never(*_engine: Any) -> Artifact:
@@ -286,7 +281,11 @@ def _origin_of(build: Any) -> tuple[str, str]:
         build = build.func
     code = getattr(build, "__code__", None)
     name = getattr(build, "__qualname__", type(build).__qualname__)
-    file = os.path.abspath(code.co_filename) if isinstance(code, CodeType) and code.co_filename[:1] != "<" else ""
+    file = (
+        os.path.join(working_directory(), code.co_filename)
+        if isinstance(code, CodeType) and code.co_filename[:1] != "<"
+        else ""
+    )
     return file, f"{getattr(build, '__module__', None) or '__main__'}.{name}"
 
 
@@ -389,8 +388,8 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
     Raises:
         OptionError: `depends` is neither a path nor a list of paths.
     """
-    folder = os.path.dirname(os.path.abspath(caller))
-    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # at a prompt or in a notebook
+    folder = os.path.dirname(os.path.join(working_directory(), caller))  # at a prompt or in a notebook, it is that
+    folder = folder if os.path.isdir(folder) else working_directory()
     given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
     try:
         return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
@@ -398,16 +397,37 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
         raise OptionError("cannot use depends", str(error), "give paths; pass other values in components=") from None
 
 
-def content_of(path: str) -> Plain:
-    """Digest the bytes of a file; for a folder, each file in it, by relative name, without `__pycache__`.
+class Files:
+    """The content of each file and folder that a result depends on, read before it is built.
+
+    Attributes:
+        contents: Digest of a file's bytes; for a folder, of each file in it, by relative name, without `__pycache__`.
 
     Raises:
-        OptionError: The path cannot be read, or is neither a file nor a folder.
+        OptionError: A path cannot be read, or is neither a file nor a folder.
     """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self.contents, self._stats = self._read()
+
+    def change(self) -> str:
+        """The reason why one may have been read with other bytes than these, also if it was put back; "" if not."""
+        with contextlib.suppress(OptionError):  # a file was removed, or cannot be read any more
+            if self._read() == (self.contents, self._stats):
+                return ""
+        return "a file of depends= changed while it was compiled"
+
+    def _read(self) -> tuple[list[Plain], list[Any]]:
+        stats: list[Any] = []
+        return [_content_of(each, stats) for each in self._paths], stats
+
+
+def _content_of(path: str, stats: list[Any]) -> Plain:
     try:
         if not os.path.isdir(path):
-            return _digest(path)
-        return {os.path.relpath(each, path): _digest(each) for each in _files_in(path, frozenset())}
+            return _digest(path, stats)
+        return {os.path.relpath(each, path): _digest(each, stats) for each in _files_in(path, frozenset())}
     except (OSError, ValueError) as error:
         raise OptionError(f"cannot read depends={path!r}", why_of(error), "correct the path") from None
 
@@ -427,7 +447,8 @@ def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
             yield path
 
 
-def _digest(path: str) -> str:
+def _digest(path: str, stats: list[Any]) -> str:
+    stats += file_identities([path])
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         return "a folder above"  # the value for a link to a folder that contains it

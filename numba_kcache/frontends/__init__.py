@@ -307,19 +307,6 @@ class Definition:
         """The target to compile for on a device if `arch` names none."""
         return device
 
-    def check_target(self, target: Target) -> None:
-        """Refuse PTX alone of a kernel whose code is linked.
-
-        Raises:
-            OptionError: The target is refused.
-        """
-        if target.virtual and not self.runs_as_ptx:
-            raise OptionError(
-                f"cannot compile {self.name or self.label} for {target} alone",
-                "its code is linked for a device",
-                f"name the device: {target.name.replace('compute', 'sm')!r}",
-            )
-
     def identity(self) -> tuple[Component, ...]:
         """List the components that all requests of this definition share.
 
@@ -436,8 +423,18 @@ class Resolutions:
             return self.exactly(newest)
 
     def exactly(self, target: Target, ptx_target: Target | None = None, variant: Variant = None) -> Resolution:
-        """Resolve one variant for this target."""
-        self.definition.check_target(target)
+        """Resolve one variant for this target.
+
+        Raises:
+            OptionError: It is PTX alone, of a kernel whose code is linked.
+        """
+        definition = self.definition
+        if target.virtual and not definition.runs_as_ptx:
+            raise OptionError(
+                f"cannot compile {definition.name or definition.label} for {target} alone",
+                "its code is linked for a device",
+                f"name the device: {target.name.replace('compute', 'sm')!r}",
+            )
         return self.resolve(Choice(target, ptx_target), variant)
 
     def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:

@@ -353,12 +353,25 @@ def test_dependency_that_changes_under_a_served_result_is_noticed(directory: Pat
     assert cache.get_or_build({"a": 1}, Builder(), depends=[file]).key != found[-1].key
 
 
+def _edit_and_put_back(file: Path) -> bytes:
+    file.write_text("2")
+    file.write_text("1")
+    return b"2"
+
+
 def test_dependency_that_changes_while_it_is_built_is_not_stored(directory: Path, tmp_path: Path) -> None:
     """The result may belong to either content of the file: it is returned and not stored."""
     cache, file = open_cache(directory), tmp_path / "a.toy"
     file.write_text("1")
     found = cache.get_or_build({"a": 1}, lambda: b"%d" % file.write_text("22"), depends=[file])
     assert (found.payloads["data"], found.key, cache.info().entries) == (b"2", "", 0)
+    (tmp_path / "folder").mkdir()
+    within = tmp_path / "folder" / "b.toy"
+    for one, given in ((file, file), (within, within.parent)):  # put back before the build ends
+        one.write_text("1")
+        build = functools.partial(_edit_and_put_back, one)
+        back = cache.get_or_build({"a": 1}, build, depends=[given])
+        assert (back.key, cache.info().entries) == ("", 0)
     gone = cache.get_or_build({"a": 1}, lambda: file.unlink() or b"code", depends=[file])  # type: ignore[func-returns-value]
     assert (gone.payloads["data"], gone.key, cache.info().entries) == (b"code", "", 0)
 
@@ -372,6 +385,21 @@ def test_dependency_that_cannot_be_read_is_refused(directory: Path, tmp_path: Pa
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/up").symlink_to(tmp_path / "folder")
     assert key_of(directory, {"a": 1}, depends=tmp_path / "folder")
+
+
+def test_dependency_of_a_caller_without_a_file_needs_no_working_directory(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a prompt in a folder that was removed, an absolute path is read, and a relative one is the user's error."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    call = compile("cache.get_or_build({'a': 1}, bytes, depends=[path])", "<prompt>", "eval")
+    here = {"cache": open_cache(directory), "path": __file__}
+
+    assert eval(call, here).source == "compiled"
+    with pytest.raises(OptionError, match="cannot read depends"):
+        eval(call, {**here, "path": "a.toy"})
 
 
 def test_relative_dependency_is_in_the_folder_of_the_caller(directory: Path) -> None:

@@ -93,9 +93,14 @@ def specialized(dispatcher: Any, resolutions: Any, arguments: Sequence[Any]) -> 
 
 def specialized_kernel(resolutions: Any, *arguments: Any) -> Kernel:
     """Make the kernel with the same options that takes arguments of these types, or values like these, alone."""
-    found, options = specialized(dispatcher_of(resolutions), resolutions, arguments), resolutions.definition.options
-    made: dict[Any, Kernel] = resolutions.specialized
-    return made.get(found) or made.setdefault(found, Kernel(define(found, {**options, "signature": None}, 0)))
+    definition, dispatcher = resolutions.definition, dispatcher_of(resolutions)
+    is_type = surface(definition.flavour).types.Type
+    types = [each if isinstance(each, is_type) else definition.types_of([each])[0] for each in arguments]
+    found, made = specialized(dispatcher, resolutions, types), resolutions.specialized
+    if found not in made:
+        made[found] = Kernel(define(found, {**definition.options, "signature": None}, 0))
+    kernel: Kernel = made[found]
+    return kernel
 
 
 def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:

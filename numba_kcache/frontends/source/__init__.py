@@ -72,7 +72,7 @@ def source_request(
     if definition.link or definition.depends:
         from .inputs import Depends, read_link_inputs
 
-        link = read_link_inputs(definition.link, options.base_dir) if definition.link else ()
+        link = read_link_inputs(definition.link, options.base_dir)
         depends = Depends(definition.depends, options.base_dir) if definition.depends else None
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
@@ -114,7 +114,7 @@ def source_request(
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
         name=definition.own_name,
-        changed=depends.change if depends else str,
+        changed=depends.files.change if depends else str,
         prepare=functools.partial(_builder, wanted),
     )
 

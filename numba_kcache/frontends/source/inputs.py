@@ -9,12 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...engine.built import content_of
+from ...engine.built import Files
 from ...errors import OptionError, why_of
 from ...keys import Plain, encode
 from ...model import LinkInput
 from ...model.text import check_text, decoded, plain
-from ...toolchain import file_identities
 
 
 def checked_source(returned: Any, label: str) -> str:
@@ -90,32 +89,20 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
 
 
 class Depends:
-    """Read `depends`: plain values, and the content of each `pathlib.Path`."""
+    """Read `depends`: plain values, and the content of each `pathlib.Path`.
+
+    Attributes:
+        values: Their forms in the key.
+        files: The files among them.
+    """
 
     def __init__(self, given: Sequence[Any], base_dir: str) -> None:
-        self._given = given
-        self._paths = [
-            os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
-            for each in given
-            if isinstance(each, os.PathLike)
-        ]
-        self._stats = file_identities(self._paths)
-        self.values = self._read()
-
-    def change(self) -> str:
-        """The reason why a file may have been read with other bytes than those in the key; "" if there is none."""
-        try:
-            is_same = file_identities(self._paths) == self._stats and self._read() == self.values
-        except OptionError:
-            is_same = False
-        return "" if is_same else "a file of depends= changed while it was compiled"
-
-    def _read(self) -> list[Plain]:
-        found: list[Plain] = []
-        paths = iter(self._paths)
-        for each in self._given:
+        paths = [each for each in given if isinstance(each, os.PathLike)]
+        self.files = Files([os.path.join(base_dir, os.path.expanduser(os.fspath(each))) for each in paths])
+        contents, self.values = iter(self.files.contents), list[Plain]()
+        for each in given:
             if isinstance(each, os.PathLike):
-                found.append({"sha256": content_of(next(paths))})
+                self.values.append({"sha256": next(contents)})
             else:
                 try:
                     encode(each)
@@ -123,8 +110,7 @@ class Depends:
                     raise OptionError(
                         f"cannot use a {type(each).__name__} in depends=", str(error), "give plain values or Paths"
                     ) from None
-                found.append(each)
-        return found
+                self.values.append(each)
 
 
 def listed(options: Mapping[str, Any], name: str) -> tuple[Any, ...]:
