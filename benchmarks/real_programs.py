@@ -165,10 +165,8 @@ def measure(result: Result, arguments: Arguments) -> None:
     for name, (kind, what, _) in PROGRAMS.items():
         rows = {system: dict.fromkeys(("cold", "warm_median", "digest")) for system in SYSTEMS}
         result.samples[name] = {"kind": kind, "what": what, **rows, "results": "not compared"}
-    pairs = {
-        f"{name}, {system}": (name, system, Path(arguments.programs).resolve())
-        for name in PROGRAMS for system in SYSTEMS
-    }  # fmt: skip
+    folder = Path(arguments.programs).resolve()
+    pairs = {f"{name}, {system}": (name, system, folder) for name in PROGRAMS for system in SYSTEMS}
     with temporary_folders() as folders:
         for state in ("cold", "warm_median"):
             for each, found in result.take_all(pairs, lambda each: folders(*pairs[each][:2]), AT_ONCE):

@@ -126,13 +126,15 @@ def programs() -> str:
         other = next((f"{each} ({column})" for column, each in shown.items() if column not in COLUMNS), "–")
         script = script_of(of).partition(".")[0]
         lines.append(" | ".join((name, *(shown.get(column, "–") for column in COLUMNS), other, f"`{script}`")))
-    eight = result_of("workloads")["samples"].get(EIGHT)
-    compiled = [f"{median(eight[system]['cold compiles']):.0f}" for system in (OURS, NUMBA)] if eight else []
+    compiled, eight = "", result_of("workloads")["samples"].get(EIGHT)
+    if eight:
+        here, there = (median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
+        compiled = f"The 8 processes compile {here:.0f} kernels here, and {there:.0f} with Numba's cache."
     pair, machine = result_of("added")["added"]["RawKernel"], result_of("first_launch")["machine"]
     sentences = (
         "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
         "Caches are filled where no row says otherwise.",
-        *["The 8 processes compile {} kernels here, and {} with Numba's cache.".format(*compiled)] * bool(eight),
+        compiled,
         "In pairs of whole processes that import CuPy anyway, a small kernel costs {added_ms:+.0f} ms".format_map(pair),
         "compared with `RawKernel` ({low_ms:.0f} to {high_ms:.0f}; `benchmarks/added.py`).".format_map(pair),
         "{gpu}, driver {driver}, Python {python}.".format_map(machine),
