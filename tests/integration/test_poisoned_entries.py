@@ -15,7 +15,7 @@ from tests.support.fake_driver import build, environment, needs_fake_driver, rea
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 POISON = r"""
-import json, os, sys, warnings
+import functools, json, os, shutil, sys, tempfile, warnings
 from pathlib import Path
 from numba_kcache import KernelCache, cached_kernel, KCacheError
 from numba_kcache.store import encoding
@@ -28,9 +28,15 @@ OTHER = 'extern "C" __global__ void other(float *y) { y[0] = 1; }'
 
 def path_of(found): return Path(found.tree.root) / "v1" / "entries" / found.key[:2] / found.key[2:]
 
+@functools.cache
+def stored(source, arch):
+    folder = tempfile.mkdtemp(dir=sys.argv[1])
+    cached_kernel(source, cache=KernelCache(folder, durability="none")).compile(arch)
+    return folder
+
 def compiled(folder, source=SAXPY, arch="sm_90"):
+    shutil.copytree(stored(source, arch), folder, dirs_exist_ok=True)
     cache = KernelCache(folder, durability="none")
-    cached_kernel(source, cache=cache).compile(arch)
     (found,) = [file for file in cache.session.local.files(1)]
     return cache, found
 
@@ -45,7 +51,6 @@ def poison(folder, change, **way):
     return found.key, data
 
 def cubin_of(source, arch="sm_90"):
-    import tempfile
     with tempfile.TemporaryDirectory() as folder:
         cache, found = compiled(folder, source, arch)
         return entry_format.decode_entry(path_of(found).read_bytes(), found.key).payloads["cubin"]

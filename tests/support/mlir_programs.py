@@ -88,9 +88,10 @@ def echo(value, out):
 
 out = cuda.device_array(1)
 for name, values in VALUES.items():
+    alone = cuda.jit(echo)  # a new one each time: one would confuse integer widths
     for value in values:
         ours = cached_kernel(echo, cache=cache)
-        own = ours if "warm" in sys.argv else cuda.jit(echo)  # a new one each time: one would confuse integer widths
+        own = ours if "warm" in sys.argv else alone
         own[2, 32](value, out)
         for _ in range(4):
             ours[2, 32](value, out)
