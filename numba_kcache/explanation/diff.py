@@ -10,7 +10,6 @@ Not here    The words (text), and the choice of the two requests (nearest).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -18,15 +17,13 @@ from typing import Any
 from ..errors import in_cells
 from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
+from ..observe.text import MOST_CHARACTERS, as_text
 from .history import KINDS, ComponentRecord
 
 _WITH_PARTS = frozenset((
     "entry", "options", "target", "link", "environment", "argument types", "lines", "depends", "compilers", "versions",
 ))  # fmt: skip
 _PARTS_BY_PLACE = {"target": ("", "PTX"), "lines": ("file", "line", "base folder", "working directory")}
-
-_LIMIT = 160
-"""Most characters of a value in a reason."""
 
 
 class Difference(NamedTuple):
@@ -135,13 +132,6 @@ def _whole(record: ComponentRecord | None, value: Any) -> str | None:
     return f"sha256 {record[1][:12]}" if value is None else as_text(value)
 
 
-def as_text(value: Any) -> str:
-    """Show a value on one line of at most `_LIMIT` characters."""
-    text = value if isinstance(value, str) else json.dumps(value, default=repr)
-    text = " ".join(text.split())
-    return text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "..."
-
-
 # -- lines -------------------------------------------------------------------------------------------------------
 
 
@@ -161,9 +151,9 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
     if old is None or was is now:  # the text is the same: a value that it refers to differs
         return reason._replace(where=_where(origin, 0))
     index = now[0] if now else after[-1][0] if after else 0
-    lines = [each and each[1].strip()[:_LIMIT] for each in (was, now)]
+    lines = [each and each[1].strip()[:MOST_CHARACTERS] for each in (was, now)]
     if lines[0] == lines[1]:  # they differ only in the space around them, or behind the limit
-        lines = [each and repr(each[1])[:_LIMIT] for each in (was, now)]
+        lines = [each and repr(each[1])[:MOST_CHARACTERS] for each in (was, now)]
     return reason._replace(old=lines[0], new=lines[1], where=_where(origin, index))
 
 

@@ -12,10 +12,7 @@ from typing import Any
 
 from ..errors import plain
 from ..model import BUILT, Artifact, CompiledKernel, NamedTuple
-from .text import age_text, aligned, bytes_text, counted, seconds_text, shows_text
-
-_MAX_VALUE = 160
-"""Characters of one component that are shown; `.components` has all."""
+from .text import age_text, aligned, as_text, bytes_text, counted, seconds_text, shows_text
 
 _MAX_LOG = 65536
 """Characters of a compile log that are shown; `.artifact.log` has all."""
@@ -89,7 +86,10 @@ class EntryDetail(NamedTuple):
         for compiled in artifact.kernels:
             lines += ["", *_kernel_lines(compiled)]
         if self.components:
-            components = aligned([(name, digest[:12], _value(value)) for name, digest, value in self.components])
+            shown = [
+                (name, digest[:12], "" if value is None else as_text(value)) for name, digest, value in self.components
+            ]
+            components = aligned(shown)
             lines += ["", "components of the key", *(f"  {line}" for line in components)]
         log = artifact.log
         if log:
@@ -130,13 +130,6 @@ def _kernel_lines(compiled: CompiledKernel) -> list[str]:
     parameters = [f"  {each.offset:>5}  {each}" for each in compiled.parameters] or ["  no parameters"]
     symbol = [f"  symbol {compiled.symbol}"] if compiled.symbol != compiled.name else []
     return [f"kernel {compiled.name}: {', '.join(amounts)}", *symbol, *parameters]
-
-
-def _value(value: Any) -> str:
-    """Show one component: the start of a text, or of other values as JSON."""
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    first, *more = text.strip().splitlines() or [""]
-    return first if not more and len(first) <= _MAX_VALUE else f"{first[:_MAX_VALUE]} ..."
 
 
 def _time(seconds: float) -> str:

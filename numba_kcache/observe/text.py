@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import plain
 
@@ -36,6 +37,17 @@ def age_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
     return "now"
+
+
+MOST_CHARACTERS = 160
+"""Most characters of a value that are shown."""
+
+
+def as_text(value: Any) -> str:
+    """A value on one line of at most `MOST_CHARACTERS`."""
+    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -299,7 +299,7 @@ def linked(request: SourceInput, result: NvrtcResult) -> tuple[bytes, str]:
     from ...toolchain.nvjitlink import link
 
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
-    arch = Target(request.target.major, request.target.minor, request.target.suffix)
+    arch = request.target._replace(virtual=False)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
     inputs += [_linkable(each, request) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 
 from ...errors import EntryError, LinkError, OptionError
-from ...model import Artifact, CompiledKernel, LinkInput, SourceInput, Target
+from ...model import Artifact, CompiledKernel, LinkInput, SourceInput
 from ...model.cubin import Cubin, CubinKernel, read_cubin
 from .build import Compiled, compile_source, describe, extras_of, link_flags, linked, types_of_unseen
 from .declarations import declarations
@@ -152,7 +152,7 @@ def build_lazy(request: SourceInput, module: Artifact) -> Artifact:
 
     start = time.perf_counter()
     listed = module.kernel(request.name or "", request.label)
-    target = Target(request.target.major, request.target.minor, request.target.suffix)
+    target = request.target._replace(virtual=False)
     flags = [*link_flags(request.options, True), "-optimize-unused-variables"]
     code = LinkInput("ltoir", request.label, module.extras["ltoir"])
     for used in KERNELS_USED:
