@@ -826,6 +826,20 @@ def test_user_source_named_like_numbas_own_counts() -> None:
     assert len(digests) == 2
 
 
+def test_line_of_def_counts_with_lines(tmp_path: Path) -> None:
+    """Numba reads it from the source: bytecode and line table begin at the decorator."""
+    path, digests = tmp_path / "app.py", []
+    for text in ("# comment\ndef k(x):\n    x[0] = 1\n", "def k(x):\n    # comment\n    x[0] = 1\n"):
+        path.write_text(f"@decorated\n{text}")
+        space: dict[str, Any] = {"decorated": lambda function: function}
+        exec(compile(path.read_text(), str(path), "exec"), space)
+        digests.append([digest_of(cuda.jit(space["k"], lineinfo=is_lined)) for is_lined in (False, True)])
+
+    (plain, lined), (other_plain, other_lined) = digests
+    assert plain == other_plain
+    assert lined != other_lined
+
+
 def test_linked_code_that_asks_for_numbas_runtime_is_other_code() -> None:
     """`nrt=True` makes Numba link its runtime to the kernel, where that is enabled."""
 

@@ -139,7 +139,13 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
         where: Plain = os.path.normpath(code.co_filename)
         if not os.path.isabs(code.co_filename):  # compilers complete a relative name by one of these folders
             where = code.co_filename, working_directory(), list(variables(("PWD",)).values())
-        lines, named = (where, code.co_firstlineno, code.co_linetable), len(code.co_varnames)
+        named, above = len(code.co_varnames), source_text(code).partition(f"def {code.co_name}")[0]
+        lines = (
+            where,
+            code.co_firstlineno,
+            code.co_linetable,
+            above.count("\n"),
+        )  # a compiler asks for the line of `def`
     words, constants = _by_use(code)
     return (
         code.co_qualname,
@@ -1033,7 +1039,7 @@ class Reader:
                 if form is not None:
                     return form
                 external = self.flavour.external(value)
-                named = add_class(self, value) if isinstance(value, type) else add_external(self, external)
+                named = add_class(self, value) if isinstance(value, type) else external and add_external(self, external)
             else:
                 named = add_registration(self, definition, name_of(value))
         if type(named) is int:
@@ -1134,16 +1140,14 @@ def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
         raise RefusedByName(str(refusal), f"link of {name}") from None
     digest = sha256(each.data).hexdigest()
     spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
-    form = each.kind, spelled, digest, *(["nrt"] if getattr(item, "nrt", False) else ())  # links a runtime, too
+    form = each.kind, spelled, digest, getattr(item, "nrt", False)  # whether a runtime is linked, too
     node = reader.add(f"link {each.name} of {name}", form, digest)
     reader.edge(index, "link", node)
     reader.links.append(each)
 
 
-def add_external(reader: Reader, external: External | None) -> int | None:
+def add_external(reader: Reader, external: External) -> int:
     """The node of a function that was declared, with what it links."""
-    if external is None:
-        return None
     node = reader.add_value(list(external[:4]), f"declaration of {external.name}")
     assert type(node) is int
     reader.add_links(node, external.links, external.name)
