@@ -777,7 +777,7 @@ class Launches:
         """
         on_device, definition, resolutions = self._on_device, self._definition, self._resolutions
         found = on_device.get((current_ordinal(), variant)) if on_device else None
-        if found is not None and not found[1].module.has_lost_its_context():
+        if found is not None and found[1].module.is_current():
             return found
         shared, loaded = resolutions.shared, None
         if shared is not None and shared[2].is_current():

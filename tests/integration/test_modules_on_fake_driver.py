@@ -386,7 +386,8 @@ print(cache.info("process").hits, cache.info("process").compiles)
 
 
 def test_further_source_asks_which_context_is_current_by_one_number(tmp_path: Path) -> None:
-    """The number is known to be that of a primary context; a context of the program's own is still refused."""
+    """The number is known to be that of a primary context; a context of the program's own is still refused, and a
+    kernel that is launched there by mistake is not loaded again."""
     script = """
 from cuda.bindings import driver
 from numba_kcache import LaunchError, cached_kernel
@@ -399,15 +400,19 @@ kernels[2][1, 32](2.0, x, y)
 sys.setprofile(None)
 print(*[each for each in asked if each != "cuLaunchKernel"], calls["call"])
 driver.cuCtxCreate(None, 0, 0)
-try:
-    kernels[3][1, 32](2.0, x, y)
-except LaunchError as error:
-    print(error.why)
+for each in (kernels[3], kernels[0]):
+    try:
+        each[3, 32](2.0, x, y)
+    except LaunchError as error:
+        print(error.why)
+driver.cuCtxPopCurrent()
+kernels[0][3, 32](2.0, x, y)
 """
     head = f"COUNT, BOUNDS = 1, ''\n{COUNTED}"
     seen(tmp_path, script, head=head)
 
-    asked, refused = seen(tmp_path, script, head=head)[0].splitlines()
+    said, loads = seen(tmp_path, script, "load", head=head)
+    asked, *refused = said.splitlines()
 
     *asked, calls = asked.split()
     assert asked == [
@@ -415,4 +420,5 @@ except LaunchError as error:
         "cuModuleGetFunction", "cuThreadExchangeStreamCaptureMode",
     ]  # fmt: skip
     assert int(calls) <= 150
-    assert refused == "it is not the primary context of device 0"
+    assert refused == ["it is not the primary context of device 0"] * 2
+    assert len(loads) == 3
