@@ -26,7 +26,7 @@ from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json
 from .model.tier_address import shown_tiers
-from .settings import read_settings
+from .settings import path_from, read_settings, working_directory
 from .store import ENTRY, MANIFEST, DamagedEntry, StoredEntry, StoredRow
 from .store.encoding import check_payloads, encode_manifest
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
@@ -58,7 +58,7 @@ def export_bundle(
         what = f"cannot write the bundle {path!r:.80}"
         raise OptionError(what, "it is not a path", 'write export_bundle("kernels.kcache", kernels)')
     layout = find_layout(path)
-    path = str(layout) if layout else os.path.abspath(os.path.expanduser(path))
+    path = str(layout) if layout else path_from(working_directory(), path)
     signing_key = session.settings.signing_key if sign is not False else None
     if sign and signing_key is None:
         raise OptionError(f"cannot sign the bundle {path}", "there is no key", "configure(signing_key=...)")

@@ -291,6 +291,14 @@ def working_directory() -> str:
         return "/proc/self/cwd"
 
 
+def path_from(folder: str, path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a user's path, which starts from a folder. It is without `..` where that leads to the
+    same place: behind a link, `..` is the folder that the link's target is in."""
+    full = os.path.join(folder, os.path.expanduser(path))
+    flat = os.path.normpath(full)
+    return flat if ".." not in full or os.path.realpath(flat) == os.path.realpath(full) else full
+
+
 def import_path() -> list[str]:
     """The folders on `sys.path`. Python ignores entries that are not text, such as paths that a program adds."""
     return [each or working_directory() for each in sys.path if isinstance(each, str)]

@@ -26,7 +26,7 @@ from ..errors import OptionError, why_of
 from ..keys import Component, Plain, component, components, sha256
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_in_range, is_unicode, read_json
-from ..settings import NVRTC_VARIABLES, variables, working_directory
+from ..settings import NVRTC_VARIABLES, path_from, variables, working_directory
 from ..toolchain import file_identities
 from . import Request
 
@@ -392,7 +392,7 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
     folder = folder if os.path.isdir(folder) else working_directory()
     given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
     try:
-        return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
+        return [path_from(folder, each) for each in given]
     except TypeError as error:
         raise OptionError("cannot use depends", str(error), "give paths; pass other values in components=") from None
 

@@ -172,7 +172,7 @@ def _include_dirs(name: str, value: Any, base: str) -> tuple[str, ...]:
         text = os.fspath(path) if isinstance(path, os.PathLike) else path
         if not isinstance(text, str):
             raise _refuse(name, value, f"{path!r} is not a path", "write include_dirs=['include']")
-        folders.append(os.path.normpath(os.path.join(base, os.path.expanduser(text))))
+        folders.append(os.path.join(base, os.path.expanduser(text)))
     return tuple(folders)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, SettingsError
 from ..model.tier_address import OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
-from ..settings import Settings
+from ..settings import Settings, path_from, working_directory
 from .trust import trust_of
 
 if TYPE_CHECKING:  # each kind is imported where it is opened
@@ -92,7 +92,7 @@ def open_any(source: Any, settings: Settings, *, is_awaited: bool = False) -> Bu
     if is_text and "://" not in source and _is_resource(source):
         return open_traversable(source, lambda: _resource(source), trusted)
     if is_text or isinstance(source, os.PathLike):
-        return open_bundle(_absolute(source), trusted)
+        return open_bundle(path_from(working_directory(), source), trusted)
     if hasattr(source, "read_bytes"):
         return open_traversable(str(source), lambda: source, trusted)
     raise OptionError(
@@ -110,12 +110,8 @@ def _resource(name: str) -> Any:
 def find_layout(source: Any) -> LayoutPlace | None:
     """The image layout that a path with the prefix `oci:` names; None for anything else."""
     if isinstance(source, str) and source.startswith(OCI_PREFIX):
-        return parse_layout(_absolute(source.removeprefix(OCI_PREFIX)))
+        return parse_layout(path_from(working_directory(), source.removeprefix(OCI_PREFIX)))
     return None
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
 def _is_resource(text: str) -> bool:

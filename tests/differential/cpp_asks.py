@@ -245,7 +245,9 @@ def _flags(given: dict[str, Any], base: Path, linked: bool) -> list[str]:
             flags.append(flag)
     flags += given.get("options", [])
     folders = [base, *(base / each for each in given.get("include_dirs", [])), *_toolkit()]
-    return [*flags, *(f"-I{os.path.normpath(each)}" for each in folders)]
+    flat = [Path(os.path.normpath(each)) for each in folders]
+    pairs = zip(folders, flat, strict=True)
+    return [*flags, *(f"-I{short if short.resolve() == each.resolve() else each}" for each, short in pairs)]
 
 
 def _toolkit() -> list[Path]:

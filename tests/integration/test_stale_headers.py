@@ -76,6 +76,28 @@ def test_path_in_a_lazy_module_invalidates_key(tmp_path: Path) -> None:
     assert served[0] != served[1]
 
 
+@pytest.mark.parametrize("given", ["include_dirs", "source", "link"])
+def test_dots_behind_a_link_are_above_its_target(tmp_path: Path, given: str) -> None:
+    """As for the system and the compiler, `package/..` is the folder of the package that the link leads to."""
+    caller = 'extern "C" __device__ int f(); extern "C" __global__ void k(long *out) { *out = f(); }'
+    for folder, value in (("project", 1), ("real", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "value.h").write_text(f"#define VALUE {value}\n")
+        (tmp_path / folder / "k.cu").write_text(KERNEL.replace("VALUE", str(value)))
+        (tmp_path / folder / "f.cu").write_text(f'extern "C" __device__ int f() {{ return {value}; }}')
+    (tmp_path / "real" / "package").mkdir()
+    (tmp_path / "project" / "package").symlink_to(tmp_path / "real" / "package")
+
+    def options(above: Path) -> dict[str, Any]:
+        by_name = {"include_dirs": {"include_dirs": [above]}, "source": {"source": above / "k.cu"}}
+        return by_name.get(given, {"source": caller, "link": [above / "f.cu"]})
+
+    served = code(tmp_path / "cache", options(tmp_path / "project" / "package" / ".."))
+
+    assert served[0] == code(tmp_path / "cache", options(tmp_path / "real"))[0]
+    assert served[0] != code(tmp_path / "cache", options(tmp_path / "project"))[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["question", "include"])
 def test_what_defines_ask_for_invalidates_key(tmp_path: Path, given: str) -> None:

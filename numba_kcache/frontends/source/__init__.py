@@ -35,7 +35,7 @@ from ...model import (
     SourceInput,
     Target,
 )
-from ...settings import NVRTC_VARIABLES, variables, working_directory
+from ...settings import NVRTC_VARIABLES, path_from, variables, working_directory
 from ...toolchain import Toolchain
 from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Variant
 
@@ -377,7 +377,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
         )
     caller = sys._getframe(depth).f_code.co_filename
     base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else working_directory()
-    full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+    full = path_from(base, path)
     if not os.path.isfile(full):
         raise OptionError(
             f"cannot use {str(path)!r} as a source",
@@ -542,7 +542,9 @@ class SourceDefinition(Definition):
             from ...model.options import compile_options
 
             compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-            self.compile_options = compile_options(source.kind, compiling, source.base_dir)
+            chosen = compile_options(source.kind, compiling, source.base_dir)
+            folders = tuple(path_from("", each) for each in chosen.include_dirs)
+            self.compile_options = chosen._replace(include_dirs=folders)
         self.runs_as_ptx = self.kind in TEXTS and not (self.is_lazy or self.link or self.compile_options.lto)
         if not LAUNCH_OPTIONS.isdisjoint(options) and any(options.get(name) is not None for name in LAUNCH_OPTIONS):
             from ...launch.attributes import read_launch_options

@@ -14,6 +14,7 @@ from ...errors import OptionError, why_of
 from ...keys import Plain, encode
 from ...model import LinkInput
 from ...model.text import check_text, decoded, plain
+from ...settings import path_from
 
 
 def checked_source(returned: Any, label: str) -> str:
@@ -59,7 +60,7 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
     from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
 
     if isinstance(item, (str, os.PathLike)):
-        path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
+        path = path_from(base_dir, item)
         kind = kind_of_path(path)
         if kind is None:
             why = f"its suffix is not one of {', '.join(LINK_SUFFIXES)}"
@@ -98,7 +99,7 @@ class Depends:
 
     def __init__(self, given: Sequence[Any], base_dir: str) -> None:
         paths = [each for each in given if isinstance(each, os.PathLike)]
-        self.files = Files([os.path.join(base_dir, os.path.expanduser(os.fspath(each))) for each in paths])
+        self.files = Files([path_from(base_dir, each) for each in paths])
         contents, self.values = iter(self.files.contents), list[Plain]()
         for each in given:
             if isinstance(each, os.PathLike):
