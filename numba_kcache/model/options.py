@@ -103,7 +103,10 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
             chosen["flags" if name == "options" else name] = read
             for text in _texts(read):
                 check_text(text, f"{name}={value!r}", is_decoded=name == "include_dirs")
-    return CompileOptions(**chosen, base_dir=base_dir)
+    made = CompileOptions(**chosen, base_dir=base_dir)
+    if made.debug and made.opt in (1, 2) and "dopt" not in str(made.flags):
+        raise _refuse("opt", made.opt, "ptxas optimises no code with debug=True", "leave out opt")
+    return made
 
 
 def _with_folders(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -157,6 +157,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         'cached_kernel(SAXPY, opt="O3")',
         "cached_kernel(SAXPY, opt=True)",
         "cached_kernel(SAXPY, debug=1)",
+        "cached_kernel(SAXPY, debug=True, opt=2)",
         'cached_kernel(SAXPY, fastmath="yes")',
         'cached_kernel(SAXPY, max_registers="32")',
         "cached_kernel(SAXPY, device=True)",

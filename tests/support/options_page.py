@@ -49,7 +49,11 @@ SOURCE_OPTIONS = {
         "cached_kernel(SOURCE, fastmath=True)",
     ),
     "lineinfo": ("`False`", "line numbers for profilers, at no cost in speed", "cached_kernel(SOURCE, lineinfo=True)"),
-    "debug": ("`False`", "code for a debugger, unoptimised", "cached_kernel(SOURCE, debug=True)"),
+    "debug": (
+        "`False`",
+        "code for a debugger, unoptimised: `opt=1` and `opt=2` are refused",
+        "cached_kernel(SOURCE, debug=True)",
+    ),
     "lto": (
         "`False`",
         "compile to LTO-IR and optimise at link time, across the kernel and its `link` inputs",

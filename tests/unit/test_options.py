@@ -159,6 +159,24 @@ def test_level_of_raw_flags_is_the_option(given: dict[str, Any], opt: int) -> No
     assert (found.opt, found.flags) == (opt, ())
 
 
+@pytest.mark.parametrize("kind", ["cuda", "ptx", "ltoir"])
+def test_optimised_code_with_debug_information_is_refused(kind: str) -> None:
+    """ptxas of CUDA 12.0, 12.9 and 13.5 stops there: "Optimized debugging not supported". The default is not meant."""
+    for level in (1, 2):
+        with pytest.raises(OptionError, match=f"cannot use opt={level}: ptxas .* debug=True") as caught:
+            compile_options(kind, {"debug": True, "opt": level}, "")
+        assert caught.value.hint == "leave out opt"
+
+    assert [compile_options(kind, {"debug": True, "opt": level}, "").opt for level in (0, 3)] == [0, 3]
+
+
+def test_optimised_code_with_limited_debug_information_is_compiled() -> None:
+    """NVRTC's own flag `-dopt=on` asks for it."""
+    kernel = cached_kernel(EMPTY, debug=True, opt=2, options=["-dopt=on"])
+
+    kernel.compile("sm_90")
+
+
 @pytest.mark.parametrize("name", ["fastmath", "std", "defines", "include_dirs", "lto", "options"])
 def test_ptx_does_not_take_source_options(name: str) -> None:
     """PTX is not compiled from source: an option without effect is an error that lists the effective ones."""
