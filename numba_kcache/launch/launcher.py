@@ -235,8 +235,9 @@ class Loader:
         lock, start = self.loading.setdefault(name, threading.RLock()), time.perf_counter()
         is_alone = lock.acquire(timeout=LONGEST_WAIT_S)
         try:
-            if time.perf_counter() - start > LONG_WAIT_S:
-                tell_wait(self._emit, "another thread that loads the same kernel", time.perf_counter() - start)
+            waited_s = time.perf_counter() - start
+            if waited_s > LONG_WAIT_S:
+                tell_wait(self._emit, "another thread that loads the same kernel", waited_s)
             found = modules.get(name)
             module = None if found is None else found()
             if module is not None and not module.has_lost_its_context():
