@@ -25,7 +25,7 @@ from .engine import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, OptionError, shorten
 from .frontends import Kernel, define
 from .keys import sha256
-from .launch import Relaxed, current_device, current_ordinal
+from .launch import current_device, current_ordinal, relaxed
 from .model import copied
 from .settings import working_directory
 
@@ -214,7 +214,7 @@ def _resolve_ahead(kernel: Kernel) -> None:
     try:
         for variant in kernel._variants(None):
             if device is not None:
-                with Relaxed():
+                with relaxed():
                     definition.kernel_in(kernel._resolutions.for_device(device, variant).artifact)
             for target in kernel._arch:
                 kernel._exactly(target, variant)
