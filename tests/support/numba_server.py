@@ -116,7 +116,7 @@ def begin(connection):
     os.dup2(connection.fileno(), 1)
     os.dup2(connection.fileno(), 2)
     connection.close()
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, errors="backslashreplace", closefd=False)
+    sys.stdout, sys.stderr = open(1, "w", 1, closefd=False), open(2, "w", 1, errors="backslashreplace", closefd=False)
     os._exit(serve(*asked))
 
 gc.collect()
