@@ -41,7 +41,7 @@ _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionar
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
 
 _decorated: WeakKeyDictionary[Any, tuple[object, Any]] = WeakKeyDictionary()
-"""For each device function that its decorator compiled for one signature: the state then (`_state_now`), its overloads."""
+"""For each device function that its decorator compiled for one signature: its `_state_now` then, and overloads."""
 
 _TOOL = 4
 """A number of `sys.monitoring` that Python gives no use."""
