@@ -108,5 +108,5 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
     from ..frontends.numba import compiled_code, mlir
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
-    with compiled_code.fresh_functions(mlir.MLIR, others, chip):
+    with compiled_code.fresh_functions(mlir.MLIR, mlir.MLIR.registrations(), others, chip):
         yield

@@ -529,13 +529,6 @@ def on_device(dispatcher: Any) -> Any:
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)
 
 
-def fixed_signatures(dispatcher: Any) -> tuple[Any, ...] | None:
-    """The signatures given to the decorator; None if there are none."""
-    if getattr(dispatcher, "_can_compile", True):
-        return None
-    return tuple(getattr(each, "signature", each) for each in dispatcher.overloads.values())
-
-
 def is_misread(dispatcher: Any) -> bool:
     """Check whether a device function's dispatcher, when it was made, read other parameters or defaults from
     `inspect.signature` than the function has now."""
@@ -599,8 +592,7 @@ class Flavour(Registries):
             `Refused` if only the Numba can tell.
         read_options: Completes the options of a dispatcher in place, and returns its link inputs.
         external: Returns the declaration of an external function; None for other objects.
-        code_environment: Reads the settings that count; () while the compiler is not loaded. `has_lines`: whether any
-            function has line tables.
+        code_environment: Reads the settings that count. `has_lines`: whether any function has line tables.
     """
 
     kind: str
@@ -678,7 +670,10 @@ class Flavour(Registries):
         options = {name: value for name, value in dispatcher.targetoptions.items() if name not in self.without_code}
         links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
         links = (links,) if isinstance(links, (str, os.PathLike)) else links
-        options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)
+        options["signatures"] = None
+        if not (is_kernel or getattr(dispatcher, "_can_compile", True)):
+            results = dispatcher.overloads.values()
+            options["signatures"] = tuple([getattr(each, "signature", each) for each in results])
         if not is_kernel and is_misread(dispatcher):
             raise Refused("inspect.signature gave its decorator other parameters, or defaults, than it has")
         links = self.read_options(dispatcher, options, links, is_kernel=is_kernel)

@@ -7,7 +7,8 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             type of a function, a class or an extension's type refers to an object of the program, on whose present
             state the code depends, and which the digest of the function itself does not cover.
             Of a device function it is used again only if it was compiled last under the same digest and for the same
-            target, and nothing else was compiled of it since.
+            target, and nothing else was compiled of it since; or if its decorator compiled it under `install()`, and
+            everything that its code depends on is now as it was then.
             Warnings are issued during the compile, under the program's filters, and are not stored: a hit issues none.
 Not here    What one Numba does alone: its own steps (llvm_compile, mlir_compile).
 """
@@ -33,11 +34,14 @@ from ...errors import CompileError, UncacheableError
 from ...keys import Plain, sha256
 from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
-from . import Flavour, Registration, gathered, is_a, on_device, surface
-from .fingerprint import Trust, unreplaced
+from . import Flavour, Registration, Registrations, gathered, is_a, loaded, on_device, surface
+from .fingerprint import Trust, Uncapturable, fingerprint, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
+
+_decorated: WeakKeyDictionary[Any, tuple[object, Any]] = WeakKeyDictionary()
+"""For each device function that its decorator compiled for one signature: its `_state_now` then, and overloads."""
 
 _TOOL = 4
 """A number of `sys.monitoring` that Python gives no use."""
@@ -111,7 +115,10 @@ def compile_kernel(
     generated, options = ptx_target or target, dict(declared.targetoptions)
     given = options.get("link") or ()
     options["link"] = [given] if isinstance(given, (str, os.PathLike)) else list(given)  # a Numba appends to it
-    part, fresh = flavour.part("compile"), fresh_functions(flavour, device_functions, generated)
+    part, fresh = (
+        flavour.part("compile"),
+        fresh_functions(flavour, flavour.registrations(), device_functions, generated),
+    )
     device = assumed_device(flavour, part.assumed(target, generated))
     with device, fresh:
         code = part.compile_signature(declared.py_func, types, options, target, generated, links)
@@ -156,34 +163,30 @@ def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
     return True
 
 
-def forget_implementations(
-    registries: Iterable[Any], functions: Collection[Any], form_of_type: Callable[[Any], Plain], *, all_code: bool
-) -> None:
+def forget_implementations(flavour: Flavour, registrations: Registrations, wanted: Collection[int]) -> None:
     """Drop what Numba keeps for the life of a process: the code of functions under `@overload` or `@intrinsic`.
 
     Args:
-        registries: Registries; those of lowering have no templates.
-        functions: Functions whose code is dropped; of other functions only the code for types that are not plain is.
-        form_of_type: As for `is_plain`.
-        all_code: Drop the code of all functions: any of it may contain operators that the program has registered.
+        flavour: The flavour.
+        registrations: Those of the program. If any code may use some, all code is dropped.
+        wanted: Ids of functions whose code is dropped; of others only the code for types that are not plain is.
     """
-    wanted = set(map(id, functions))
-    for registry in (each for each in registries if hasattr(each, "globals")):
+    all_code = registrations.of_attribute or registrations.of_all
+    for registry in (each for each in flavour.registries() if hasattr(each, "globals")):
         templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
-        for template in {*templates, *registry.attributes, *registry.functions}:
-            if vars(template).keys().isdisjoint(("_overload_func", "_definition_func")):
-                continue
-            given = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
-            for name in _TEMPLATE_CACHES:
-                kept: Any = getattr(template, name, None)
-                for key in list(kept) if kept else ():
-                    is_wanted = all_code or id(given) in wanted
-                    if is_wanted or not is_plain(key if isinstance(key, tuple) else (key,), form_of_type):
+        for own in map(vars, {*templates, *registry.attributes, *registry.functions}):
+            given = own.get("_overload_func") or own.get("_definition_func")
+            for kept in [kept for name in _TEMPLATE_CACHES if (kept := own.get(name))] if given else ():
+                for key in list(kept):
+                    is_wanted = all_code or id(getattr(given, "__func__", given)) in wanted
+                    if is_wanted or not is_plain(key if isinstance(key, tuple) else (key,), flavour.form_of_type):
                         kept.pop(key, None)
 
 
 @contextmanager
-def fresh_functions(flavour: Flavour, device_functions: Iterable[tuple[Any, str]], target: object) -> Iterator[None]:
+def fresh_functions(
+    flavour: Flavour, registrations: Registrations, device_functions: Iterable[tuple[Any, str]], target: object
+) -> Iterator[None]:
     """Compile without code that was compiled earlier for another target, other globals or other flags.
 
     The records of the last compile are removed first, and written again after success: so the next compile drops what a
@@ -192,27 +195,48 @@ def fresh_functions(flavour: Flavour, device_functions: Iterable[tuple[Any, str]
 
     Args:
         flavour: The flavour.
+        registrations: Those of the program.
         device_functions: As `Fingerprint.device_functions` returns them.
         target: The target.
     """
     functions = [(on_device(function), digest) for function, digest in device_functions]
     for found, digest in functions:
         if is_a(found, *flavour.dispatchers[:1]):  # not one of `njit` that no kernel has called yet
-            is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
-            if not (is_known and is_plain((*found.overloads,), flavour.form_of_type)):
-                given = {} if found._can_compile else dict(found.overloads)  # the decorator's: no call compiles them
+            overloads = dict(found.overloads)
+            is_known = _compiled_as.pop(found, None) == (digest, target, len(overloads))
+            is_known = is_known or (
+                found in _decorated and _decorated[found] == (_state_now(flavour, found), overloads)
+            )
+            if not (is_known and is_plain((*overloads,), flavour.form_of_type)):
+                _decorated.pop(found, None)
+                given = {} if found._can_compile else overloads  # the decorator's: no call compiles them
                 found.overloads.clear()
                 vars(found).pop("_device_dispatcher", None)  # numba-cuda-mlir's
                 for types, result in given.items():
                     flavour.part("compile").compile_callee(found, types, result)
-    implementations = [found for found, _digest in functions if isinstance(found, FunctionType)]
-    _of_value, of_attribute, of_all = flavour.registrations()
-    all_code = bool(of_attribute or of_all)
-    forget_implementations(flavour.registries(), implementations, flavour.form_of_type, all_code=all_code)
+    forget_implementations(flavour, registrations, {id(found) for found, _digest in functions})
     yield
     for found, digest in functions:
         if is_a(found := on_device(found), *flavour.dispatchers[:1]):
             _compiled_as[found] = digest, target, len(found.overloads)
+
+
+def _state_now(flavour: Flavour, dispatcher: Any) -> object:
+    """Everything that the code of a device function depends on if it calls only those of `_decorated`; else None."""
+    found = fingerprint(dispatcher, flavour, with_lines=False)
+    if isinstance(found, Uncapturable) or any(each not in _decorated for each, _ in found.device_functions()):
+        return None
+    settings = [each.digest for each in flavour.code_environment(has_lines=found.graph.has_lines)]
+    return found.digest, loaded(*flavour.device_readers[0])().compute_capability, settings
+
+
+@contextmanager
+def noted(flavour: Flavour, dispatcher: Any) -> Iterator[None]:
+    """Let a decorator compile a device function, and note the state in which it does."""
+    state = _state_now(flavour, dispatcher)
+    yield
+    if state and len(dispatcher.overloads) == 1 and state == _state_now(flavour, dispatcher):
+        _decorated[dispatcher] = state, dict(dispatcher.overloads)
 
 
 @contextmanager
@@ -357,7 +381,7 @@ def assumed_device(flavour: Flavour, cc: tuple[Any, ...]) -> Iterator[None]:
             setattr(owner, name, current(real))
         try:
             with uncollected(), unreplaced():
-                part.fill_registries()
+                part.prepare()
             yield
         finally:
             for owner, name, real in places:

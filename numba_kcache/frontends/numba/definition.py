@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -157,10 +156,22 @@ class PythonDefinition(Definition):
         raise NotImplementedError
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types from the value of `signature=`: a signature as `cuda.jit` takes it, or a list."""
-        from .dispatcher import read_signature_list
+        """Read the argument types from the value of `signature=`: a signature as `cuda.jit` takes it, or a list.
 
-        return read_signature_list(self.flavour, given)
+        Raises:
+            OptionError: One is not a signature, or returns something.
+        """
+        parts, found = surface(self.flavour), []
+        for each in given if isinstance(given, list) else [given]:
+            try:
+                arguments, returned = parts.normalize_signature(each)
+            except Exception as error:  # Numba evaluates the text, which may raise anything; the error is reported
+                what, hint = f"cannot read signature {each!r}", 'write "void(float32[::1], int64)" or a tuple of types'
+                raise OptionError(what, str(error), hint) from error
+            if returned not in (None, parts.types.void):
+                raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
+            found.append(Signature(arguments))
+        return found
 
     def build(
         self,
@@ -201,15 +212,9 @@ class PythonDefinition(Definition):
 
         return ByValue(self)
 
-    def labels(self, types: Sequence[Any], *, debug: bool) -> list[str] | None:
-        """Name and type of each argument, for launches that are waited for; None for others."""
-        names = self.function.__code__.co_varnames
-        return [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if debug else None
-
-    def compiler_lock(self) -> AbstractContextManager[None]:
+    def compiler_lock(self) -> Any:
         """The compiler's own lock over compilation. It is held for the compiler's work, never for a subscriber."""
-        lock: AbstractContextManager[None] = surface(self.flavour).global_compiler_lock
-        return lock
+        return surface(self.flavour).global_compiler_lock
 
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
@@ -220,9 +225,11 @@ class PythonDefinition(Definition):
         types: Any = variant
         takes_any = getattr(self.thing, "_can_compile", True) and not self.function.__annotations__
         casts = () if takes_any else self.casts(types)
+        named = zip(self.function.__code__.co_varnames, types, strict=False)
+        labels = [f"{name}: {kind}" for name, kind in named] if more["debug"] else None
         return make_launcher(
             self.flavour, loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"],
-            attributes=attributes, debug_labels=self.labels(types, debug=more["debug"]), complete=self.complete,
+            attributes=attributes, debug_labels=labels, complete=self.complete,
             casts=casts,
         )  # fmt: skip
 
@@ -363,19 +370,23 @@ class PythonResolutions(Resolutions):
         """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""
         return False
 
+    @property
+    def part(self) -> Any:
+        """The module with the Numba's own dispatcher."""
+        return self.definition.flavour.part("dispatcher")
+
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through the Numba's own dispatcher."""
-        self.definition.flavour.part("dispatcher").launch(self, shape, stream, arguments)
+        self.part.launch(self, shape, stream, arguments)
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of the Numba's own dispatcher."""
-        part = self.definition.flavour.part("dispatcher")
-        return part.dispatcher.attribute_of(self, name) if name in part.NAMES else super().attribute(name)
+        own = name in self.part.NAMES
+        return self.part.dispatcher.attribute_of(self, name) if own else super().attribute(name)
 
     def cache_of(self, dispatcher: Any, *, is_numbas: bool = False) -> Any:
         """Make the cache of one of the Numba's dispatchers (`CacheOfDispatcher`)."""
-        part = self.definition.flavour.part("dispatcher")
-        return part.DispatcherCache(self, dispatcher, is_numbas=is_numbas)
+        return self.part.DispatcherCache(self, dispatcher, is_numbas=is_numbas)
 
     def forget(self) -> None:
         """Resolve again at the next launch. Running launches go on."""

@@ -103,26 +103,6 @@ def specialized_kernel(resolutions: Any, *arguments: Any) -> Kernel:
     return kernel
 
 
-def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:
-    """Read the argument types of a signature as `cuda.jit` takes it, or of a list of these.
-
-    Raises:
-        OptionError: One is not a signature, or returns something.
-    """
-    parts, found = surface(flavour), []
-    for each in given if isinstance(given, list) else [given]:
-        try:
-            arguments, returned = parts.normalize_signature(each)
-        except Exception as error:  # Numba evaluates the text, which may raise anything; the error is reported
-            raise OptionError(
-                f"cannot read signature {each!r}", str(error), 'write "void(float32[::1], int64)" or a tuple of types'
-            ) from error
-        if returned not in (None, parts.types.void):
-            raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
-        found.append(Signature(arguments))
-    return tuple(found)
-
-
 def launch_configured(
     resolutions: Any, configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any]
 ) -> None:
@@ -143,15 +123,6 @@ def launch_configured(
     )  # fmt: skip
 
 
-class InstalledLaunches(Launches):
-    """The launches of one dispatcher of an unedited program."""
-
-    @property
-    def resolutions(self) -> Any:
-        """The artifacts of the dispatcher."""
-        return self._resolutions
-
-
 class Patch:
     """The methods of one Numba's dispatcher class while they are replaced.
 
@@ -168,7 +139,7 @@ class Patch:
 
     every_kernel = False
 
-    def __init__(self, flavour: Flavour, definition: Any, launches: type[InstalledLaunches]) -> None:
+    def __init__(self, flavour: Flavour, definition: Any, launches: type[Launches]) -> None:
         self._flavour, self._definition, self._launches = flavour, definition, launches
         self._replaced = dict[str, Any]()
         self.attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -207,7 +178,7 @@ class Patch:
             assert definition.declared
         except OptionError:  # a device function
             return None
-        resolutions = self._launches(definition).resolutions
+        resolutions: Any = self._launches(definition)._resolutions
         self.attached[dispatcher] = before
         resolutions.dispatcher, dispatcher._cache = dispatcher, resolutions.cache_of(dispatcher, is_numbas=True)
         return resolutions
@@ -247,10 +218,9 @@ class CacheOfDispatcher:
         self.resolutions, self.dispatcher, self._is_numbas = resolutions, dispatcher, is_numbas
 
     @property
-    def cache_path(self) -> str | None:
+    def cache_path(self) -> Any:
         """The directory of the cache."""
-        found: str | None = self.resolutions.session().local.directory
-        return found
+        return self.resolutions.session().local.directory
 
     def load_overload(self, sig: Any, _context: Any) -> Any:
         """Return the complete kernel of a signature; None if the Numba has to compile it."""

@@ -137,16 +137,13 @@ class LlvmFlavour(Flavour):
         return External(value.name, value.sig, abi, cooperative, links)
 
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
-        """Read the settings; () while `numba.cuda` is not loaded.
+        """Read the settings.
 
         Args:
             has_lines: Whether any function has line tables: they say whether the code is optimised, and have variables
                 of several types in a form that is a setting, whose default depends on the installed CUDA runtime.
         """
-        config = sys.modules.get(self.config)
-        if config is None:
-            return ()
-        llvmlite: Any = sys.modules.get("llvmlite")
+        config, llvmlite = sys.modules[self.config], sys.modules["llvmlite"]
         settings = code_settings(config) | {name: each for name, each in vars(llvmlite).items() if type(each) is bool}
         if has_lines:
             settings["OPT"] = bool(config.OPT)
@@ -263,12 +260,11 @@ class NumbaResolutions(PythonResolutions):
         """Ask Numba's own code for the block size."""
         if is_simulated():
             return 1  # like the simulator's own forall
-        found: int = self.definition.flavour.part("dispatcher").block_size(self, arguments, shared_bytes)
-        return found
+        return int(self.part.block_size(self, arguments, shared_bytes))
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of Numba's dispatcher, or of the simulator's."""
-        if is_simulated() and name in self.definition.flavour.part("dispatcher").NAMES:
+        if is_simulated() and name in self.part.NAMES:
             return getattr(self.definition.simulated, name)
         return super().attribute(name)
 

@@ -25,12 +25,8 @@ from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
 from . import home_folder, toolkit_dirs
 from .compiled_code import Code, compiler
-from .fingerprint import Refused, Trust, read_link
+from .fingerprint import Refused, read_link
 from .llvm import DECORATOR_OPTIONS, NUMBA
-
-_internal_cache_state: list[Any] = [None]
-"""The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of
-one item, so that it can be replaced."""
 
 
 def compile_signature(
@@ -43,20 +39,12 @@ def compile_signature(
 ) -> Code:
     """Compile one signature; link inputs that are in the key are linked as they were read for it. See
     `compiled_code.compile_kernel`."""
-    parts, cc = compiler(NUMBA), (*generated.cc, generated.suffix)
+    parts, cc = compiler(NUMBA), assumed(target, generated)
     chosen = {name: options.get(name) for name in DECORATOR_OPTIONS}
     chosen["lto"] = chosen["lto"] and generated is target
-    flags = cc, *(repr(chosen[name]) for name in ("debug", "lineinfo", "fastmath", "opt", "forceinline"))
-    cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(NUMBA.packages)
-    known, _internal_cache_state[0] = _internal_cache_state[0], None
-    _of_value, of_attribute, of_all = NUMBA.registrations()
-    are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
-    if of_attribute or of_all or not are_numbas or known != (flags, len(cached)):
-        cached.clear()
     kernel = parts._Kernel(function, types, **chosen)
     library = kernel.library
     cubin, log = link_kernel(library, chosen, target, cc, links)
-    _internal_cache_state[0] = flags, len(cached)
     attributes = {"exceptions": _exception_table(kernel.call_helper)} if chosen["debug"] else {}
     callbacks = *library._setup_functions, *library._teardown_functions
     return Code(
@@ -80,10 +68,13 @@ def compile_callee(dispatcher: Any, types: Any, result: Any) -> None:
     dispatcher.compile_device(types, result.signature.return_type)
 
 
-def fill_registries() -> None:
-    """Make Numba fill its registries, as its first compile does."""
+def prepare() -> None:
+    """Make Numba fill its registries, as its first compile does, and drop the functions that it compiled to be used
+    inside others: an intrinsic of the program may have some."""
+    context = compiler(NUMBA).cuda_target.target_context
     with compiler(NUMBA).numba_target_override():
-        compiler(NUMBA).cuda_target.target_context.refresh()
+        context.refresh()
+    context.cached_internal_func.clear()
 
 
 def _exception_table(call_helper: Any) -> list[Any] | None:

@@ -4,9 +4,10 @@ Promise     Arguments are treated as Numba does. The kernel's launch attributes,
             `debug_launches` work too, on every device, for kernels from the cache and for those that Numba compiled.
 Method      Numba calls `launch` of an overload; that of a cached kernel prepares the launch and calls Numba's. A
             cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
-            `install()` replaces four methods of the dispatcher class: `enable_caching` (what `cache=True` calls),
-            `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
-            `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
+            `install()` replaces five methods of the dispatcher class: `enable_caching` (what `cache=True` calls),
+            `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too),
+            `call` (a launch), so that arrays of other libraries are ordered with Numba's stream, and `compile_device`,
+            so that a device function that its decorator compiles is not compiled again for a kernel.
 Not here    Packing in a launcher (arguments), and when methods are replaced (numba_hook). A hit
             of a kernel whose arguments are of common types does not use this module.
 Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
@@ -27,9 +28,11 @@ from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interprete
 from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel, around
 from ...model import Artifact, CompiledKernel
-from . import check_version, dispatcher
+from .. import Launches
+from . import check_version, dispatcher, surface
 from .arguments import Signature
-from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, dispatcher_of, launch_configured, specialized
+from .compiled_code import noted
+from .dispatcher import CacheOfDispatcher, Patch, dispatcher_of, launch_configured, specialized
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
 NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
@@ -78,11 +81,11 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
         raise
 
 
-def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> int:
+def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> Any:
     """Ask Numba's own code for the block size at which most threads are resident."""
     made = specialized(dispatcher_of(resolutions), resolutions, arguments)
     from_numba = made.forall(1, 0, 0, shared_bytes)
-    return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
+    return from_numba._compute_thread_per_block(from_numba.dispatcher)
 
 
 def apply_options(kernel: Any, options: LaunchOptions) -> None:
@@ -220,7 +223,7 @@ def _overload_class() -> Any:
     return CachedOverload
 
 
-_patch = Patch(NUMBA, NumbaDefinition, InstalledLaunches)
+_patch = Patch(NUMBA, NumbaDefinition, Launches)
 
 
 restore = _patch.restore
@@ -236,8 +239,7 @@ def replace(home: Any, every_kernel: bool) -> None:
         return
     check_version(NUMBA)
     kind, _patch.every_kernel = home.CUDADispatcher, every_kernel
-    original_compile: Callable[[Any, Any], Any] = kind.compile
-    original_call: Callable[[Any, Any, Any], Any] = kind.call
+    original_compile, original_call, original_device = kind.compile, kind.call, kind.compile_device
 
     def compile_signature(self: Any, sig: Any) -> Any:
         _patch.resolutions(self)
@@ -250,4 +252,10 @@ def replace(home: Any, every_kernel: bool) -> None:
         stream = stream_handle(launch_config.stream)  # an object, also of the default stream
         around(lambda _stream: original_call(self, args, launch_config), stream, args)
 
-    _patch.replace(kind, {"call": call, "compile": compile_signature})
+    def compile_device(self: Any, args: Any, return_type: Any = None) -> Any:
+        if not sys._getframe(1).f_globals["__name__"].endswith(".decorators"):
+            return original_device(self, args, return_type)
+        with surface(NUMBA).global_compiler_lock, noted(NUMBA, self):
+            return original_device(self, args, return_type)
+
+    _patch.replace(kind, {"call": call, "compile": compile_signature, "compile_device": compile_device})

@@ -202,18 +202,19 @@ class MlirFlavour(Flavour):
             raise AlwaysRefused("its declaration cannot be read") from None
 
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
-        """Read the settings by name; () while numba-cuda-mlir is not loaded.
+        """Read the settings by name.
 
         Raises:
             Refused: A planner is registered; or a setting names another LLVM, which cannot be read.
         """
-        config = sys.modules.get(self.config)
-        if config is None:
-            return ()
         if has_planners():
             raise Refused("a whole-function planner is registered, which may rewrite any kernel")
         llvm = variables(("LIBLLVM7",)).get("LIBLLVM7", "")
-        return (component("numba settings", {**code_settings(config), "LIBLLVM7": llvm and _build_of(llvm)}),)
+        return (
+            component(
+                "numba settings", {**code_settings(sys.modules[self.config]), "LIBLLVM7": llvm and _build_of(llvm)}
+            ),
+        )
 
 
 MLIR = MlirFlavour()

@@ -29,7 +29,6 @@ def compile_signature(
     """
     parts = compiler(MLIR)
     options = options | {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
-    parts.cached_file_read.cache_clear()
     try:
         result = parts.compile_mlir(function, None, types, targetoptions=options)
         parts.optimize(result)
@@ -63,6 +62,7 @@ def compile_callee(dispatcher: Any, types: Any, _result: Any) -> None:
     dispatcher._compile_as_device_callee(types)
 
 
-def fill_registries() -> None:
-    """Make numba-cuda-mlir fill its registries, as its first compile does."""
+def prepare() -> None:
+    """Make numba-cuda-mlir fill its registries, as its first compile does, and drop the link inputs it read."""
+    compiler(MLIR).cached_file_read.cache_clear()
     compiler(MLIR).mlir_target.ensure_initialized()

@@ -26,12 +26,12 @@ from ...errors import ArgumentError, KCacheError, LaunchConfigError, LaunchError
 from ...launch import CODES, Launch, LaunchShape, check_interpreter, stream_handle
 from ...launch.launcher import LoadedKernel, ValueSlot
 from ...model import Artifact, Parameter
-from .. import Variant
+from .. import Launches, Variant
 from . import check_version, dispatcher, surface
 from .arguments import Signature, TypedLauncher, codes_of, dtype_of
 from .compiled_code import assumed_device, compiler
 from .definition import CO_VARARGS
-from .dispatcher import CacheOfDispatcher, InstalledLaunches, Patch, launch_configured, new_dispatcher
+from .dispatcher import CacheOfDispatcher, Patch, launch_configured, new_dispatcher
 from .mlir import MLIR, MlirDefinition, MlirResolutions, has_another_compile
 
 NAMES = dispatcher.NAMES | {
@@ -221,7 +221,7 @@ class InstalledResolutions(MlirResolutions):
 InstalledDefinition.make_resolutions = InstalledResolutions
 
 
-class MlirLaunches(InstalledLaunches):
+class MlirLaunches(Launches):
     """The launches of one dispatcher of an unedited program."""
 
     _resolutions: InstalledResolutions
