@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine import Request
 from ...errors import CompileError, KCacheError, OptionError, why_of
-from ...keys import Component, Plain, components, sha256
+from ...keys import Component, Plain, components
 from ...model import (
     FILE_WORDS,
     IN_USER_CODE,
@@ -28,7 +28,6 @@ from ...model import (
     SOURCE_KINDS,
     Artifact,
     CompileOptions,
-    LinkInput,
     ModuleKernels,
     NamedTuple,
     Origin,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from ...headers.roots import HeaderSearch
     from ...toolchain import Toolchain
-    from .inputs import Depends
+    from .inputs import Inputs
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 LINKER = ("nvJitLink",)
@@ -52,7 +51,11 @@ DISTRIBUTIONS = ("numba", "numba-cuda")
 
 
 def source_request(
-    definition: SourceDefinition, text: str | bytes, target: Target, ptx_target: Target | None
+    definition: SourceDefinition,
+    text: str | bytes,
+    target: Target,
+    ptx_target: Target | None,
+    inputs: Inputs | None = None,
 ) -> Request:
     """Make the request of a source kernel or module for one target.
 
@@ -61,19 +64,18 @@ def source_request(
         text: Its source; bytes for compiled code.
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
+        inputs: Its link inputs and dependencies; None to read them.
 
     Raises:
         OptionError: A link input or dependency cannot be read.
     """
     source, options, kind = definition.source, definition.compile_options, definition.kind
     code, text = (text, "") if isinstance(text, bytes) else (b"", text)
-    link: tuple[LinkInput, ...] = ()
-    depends: Depends | None = None
-    if definition.link or definition.depends:
-        from .inputs import Depends, read_link_inputs
+    if inputs is None and (definition.link or definition.depends):
+        from .inputs import Inputs
 
-        link = read_link_inputs(definition.link, options.base_dir)
-        depends = Depends(definition.depends, options.base_dir) if definition.depends else None
+        inputs = Inputs(definition.link, definition.depends, options.base_dir)
+    link = inputs.link if inputs else ()
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
@@ -86,7 +88,7 @@ def source_request(
         from ...model.flags import read_flags
 
         given = read_flags(options.flags)
-    is_linked = is_linked or (given is not None and given.is_relocatable)
+        is_linked = is_linked or given.is_relocatable
     uncacheable = ""
     headers: HeaderSearch | None = None
     if not is_plain:
@@ -101,7 +103,7 @@ def source_request(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
-    made = _components(definition, code or text, target, ptx_target, link, depends, asks_files=bool(headers))
+    made = _components(definition, code or text, target, ptx_target, inputs, asks_files=bool(headers))
     return Request(
         label=definition.label,
         target=target,
@@ -115,8 +117,9 @@ def source_request(
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
         name=definition.own_name,
-        changed=depends.files.change if depends else str,
+        changed=inputs.files.change if inputs else str,
         prepare=functools.partial(_prepare, wanted),
+        make=functools.partial(source_request, definition, code or text, inputs=inputs),
     )
 
 
@@ -133,8 +136,7 @@ def _components(
     text: str | bytes,
     target: Target,
     ptx_target: Target | None,
-    link: Sequence[LinkInput],
-    depends: Depends | None,
+    inputs: Inputs | None,
     *,
     asks_files: bool,
 ) -> tuple[Component, ...]:
@@ -158,8 +160,8 @@ def _components(
         values["signature"] = " ".join(definition.signature.split())
     values["source"] = text
     values["target"] = [target.name, ptx_target.name if ptx_target else None]
-    if link:
-        values["link"] = [_link_input(each) for each in link]
+    if inputs and inputs.link:
+        values["link"] = inputs.linked
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
@@ -167,9 +169,9 @@ def _components(
         from .surroundings import line_inputs
 
         of_source = text if isinstance(text, str) else ""
-        values["lines"] = line_inputs(source, of_source, options, link, asks_files=asks_files)
-    if depends:
-        values["depends"] = depends.values
+        values["lines"] = line_inputs(source, of_source, options, inputs.link if inputs else (), asks_files=asks_files)
+    if inputs and inputs.depends:
+        values["depends"] = inputs.depends
     return components(values)
 
 
@@ -194,11 +196,6 @@ def _changed_options(options: CompileOptions) -> dict[str, Plain]:
 _DEFAULT = CompileOptions()
 _KEYED_OTHERWISE = frozenset(("defines", "flags", "include_dirs", "base_dir"))
 """Options whose form in the key differs from their value; folders count by the headers that are read from them."""
-
-
-def _link_input(item: LinkInput) -> Plain:
-    """The form of a link input in the key: its content, and for CUDA C++ its name, which `__FILE__` may use."""
-    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
 def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Artifact:
@@ -280,8 +277,8 @@ def returns_source(function: Callable[..., Any]) -> bool:
     code = function.__code__
     returned = _returned(code)
     if code.co_argcount + code.co_kwonlyargcount == 0:
-        texts = [each for each in code.co_consts if isinstance(each, str)]
-        if returned == {None} and any("__global__" in each for each in (*texts, function.__doc__ or "")):
+        has_source = any(isinstance(each, str) and "__global__" in each for each in code.co_consts)
+        if returned == {None} and has_source:
             what, why = f"cannot make a kernel of {function.__qualname__}", "it has CUDA C++ in it and returns nothing"
             raise OptionError(what, why, "did you forget `return` before the source?")
         return bool(returned - {None})
@@ -374,9 +371,8 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     stripped = text.strip()
     if "\n" not in stripped and stripped.endswith(tuple(PATH_KINDS)):
         raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
-    source = text
-    known = kind or ("ptx" if is_ptx(text) else "cuda")
-    return Source(known, label, "", None, Origin(path, 1), base_dir, lambda: source)
+    kind = kind or ("ptx" if is_ptx(text) else "cuda")
+    return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: text)
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> Source:
@@ -546,8 +542,8 @@ class SourceDefinition(Definition):
                 if module is None:
                     self.label = f"{source.label.rpartition(':')[0]}.{own}"
         self.strict = bool(options.get("strict"))
-        self.link: tuple[Any, ...] = ()
-        self.depends: tuple[Any, ...] = ()
+        self.link: Sequence[Any] = ()
+        self.depends: Sequence[Any] = ()
         if "link" in options or "depends" in options:
             from .inputs import listed
 
