@@ -27,7 +27,7 @@ from .frontends import Kernel, define
 from .keys import sha256
 from .launch import current_device, current_ordinal, relaxed
 from .model import copied
-from .settings import working_directory
+from .settings import path_from, working_directory
 
 if TYPE_CHECKING:  # not needed at run time
     from typing import Unpack
@@ -285,7 +285,7 @@ def _content(source: Any, caller: str) -> bytes:
     if isinstance(source, (str, bytes)) or not hasattr(source, "__fspath__"):
         return b""
     try:
-        with open(os.path.join(os.path.dirname(caller), os.path.expanduser(source)), "rb") as file:
+        with open(path_from(os.path.dirname(caller), source), "rb") as file:
             return sha256(file.read()).digest()
     except (OSError, ValueError):  # the error is that of the kernel's definition
         return b""

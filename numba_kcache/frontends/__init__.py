@@ -488,7 +488,8 @@ class Resolutions:
     def request_for(self, choice: Choice, variant: Variant) -> Request:
         """Make the request for a choice, with those that are accepted in its place."""
         make = functools.partial(self.request, variant=variant)
-        return make(choice.target, choice.ptx_target)._replace(choice=choice, make=make)
+        made = make(choice.target, choice.ptx_target)
+        return made._replace(choice=choice, make=made.make or make)
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of one variant for a target."""

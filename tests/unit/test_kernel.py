@@ -16,6 +16,7 @@ from numba_kcache import Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import (
     CompileError,
     EntryError,
+    FrozenCacheError,
     KCacheWarning,
     LaunchConfigError,
     LaunchError,
@@ -88,6 +89,25 @@ def test_each_target_of_a_list_is_compiled(cache: KernelCache) -> None:
 
 def add_one(x: Any) -> None:
     x[0] += 1
+
+
+def test_inputs_are_read_once_for_all_targets_of_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen cache is asked for code of 29 targets; linked files may have hundreds of megabytes."""
+    (tmp_path / "add.cu").write_text('extern "C" __device__ int add(int x) { return x + 1; }')
+    (tmp_path / "table").write_bytes(b"1")
+    cache = KernelCache(tmp_path / "cache", mode="frozen")
+    kernel = cached_kernel(SAXPY, cache=cache, link=[tmp_path / "add.cu"], depends=[tmp_path / "table"])
+    opened, open_file = list[str](), open
+
+    def counted(path: Any, *rest: Any, **more: Any) -> Any:
+        opened.append(str(path))
+        return open_file(path, *rest, **more)
+
+    monkeypatch.setattr("builtins.open", counted)
+    with pytest.raises(FrozenCacheError):
+        resolutions_of(kernel).for_device(parse_target("sm_90a"))
+
+    assert [opened.count(str(tmp_path / name)) for name in ("add.cu", "table")] == [1, 1]
 
 
 @pytest.mark.parametrize("given", ["lto", "link", "ltoir"])

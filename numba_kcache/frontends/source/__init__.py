@@ -14,13 +14,13 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Request
 from ...errors import CompileError, KCacheError, OptionError, why_of
-from ...keys import Component, Plain, components, sha256
+from ...keys import Component, Plain, components
 from ...model import (
     FILE_WORDS,
     IN_USER_CODE,
@@ -28,7 +28,6 @@ from ...model import (
     SOURCE_KINDS,
     Artifact,
     CompileOptions,
-    LinkInput,
     ModuleKernels,
     NamedTuple,
     Origin,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from ...headers.roots import HeaderSearch
     from ...toolchain import Toolchain
-    from .inputs import Depends
+    from .inputs import Inputs
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 LINKER = ("nvJitLink",)
@@ -52,7 +51,11 @@ DISTRIBUTIONS = ("numba", "numba-cuda")
 
 
 def source_request(
-    definition: SourceDefinition, text: str | bytes, target: Target, ptx_target: Target | None
+    definition: SourceDefinition,
+    text: str | bytes,
+    target: Target,
+    ptx_target: Target | None,
+    inputs: Inputs | None = None,
 ) -> Request:
     """Make the request of a source kernel or module for one target.
 
@@ -61,19 +64,18 @@ def source_request(
         text: Its source; bytes for compiled code.
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
+        inputs: Its link inputs and dependencies; None to read them.
 
     Raises:
         OptionError: A link input or dependency cannot be read.
     """
     source, options, kind = definition.source, definition.compile_options, definition.kind
     code, text = (text, "") if isinstance(text, bytes) else (b"", text)
-    link: tuple[LinkInput, ...] = ()
-    depends: Depends | None = None
-    if definition.link or definition.depends:
-        from .inputs import Depends, read_link_inputs
+    if inputs is None and (definition.link or definition.depends):
+        from .inputs import Inputs
 
-        link = read_link_inputs(definition.link, options.base_dir)
-        depends = Depends(definition.depends, options.base_dir) if definition.depends else None
+        inputs = Inputs(definition.link, definition.depends, options.base_dir)
+    link = inputs.link if inputs else ()
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
@@ -86,7 +88,7 @@ def source_request(
         from ...model.flags import read_flags
 
         given = read_flags(options.flags)
-    is_linked = is_linked or (given is not None and given.is_relocatable)
+        is_linked = is_linked or given.is_relocatable
     uncacheable = ""
     headers: HeaderSearch | None = None
     if not is_plain:
@@ -104,7 +106,7 @@ def source_request(
     return Request(
         label=definition.label,
         target=target,
-        components=_components(wanted, depends),
+        components=_components(wanted, inputs),
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (LINKER if is_linked else ()),
         distributions=DISTRIBUTIONS,
         build=functools.partial(_build, wanted, has_source and not is_alone),
@@ -114,8 +116,9 @@ def source_request(
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
         name=definition.own_name,
-        changed=depends.files.change if depends else str,
+        changed=inputs.files.change if inputs else str,
         prepare=functools.partial(_builder, wanted),
+        make=functools.partial(source_request, definition, code or text, inputs=inputs),
     )
 
 
@@ -128,7 +131,7 @@ def _builder(request: SourceInput) -> Callable[[SourceInput], Artifact]:
     return build
 
 
-def _components(request: SourceInput, depends: Depends | None) -> tuple[Component, ...]:
+def _components(request: SourceInput, inputs: Inputs | None) -> tuple[Component, ...]:
     """Make the components: requests that compile to different code have different ones.
 
     docs/keys.md lists what is in the key and what is not, and why. Compilers, versions and headers are added by the
@@ -146,8 +149,8 @@ def _components(request: SourceInput, depends: Depends | None) -> tuple[Componen
         values["signature"] = " ".join(request.signature.split())
     values["source"] = request.code or request.source
     values["target"] = [request.target.name, ptx_target.name if ptx_target else None]
-    if request.link:
-        values["link"] = [_link_input(each) for each in request.link]
+    if inputs and inputs.link:
+        values["link"] = inputs.linked
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
@@ -155,8 +158,8 @@ def _components(request: SourceInput, depends: Depends | None) -> tuple[Componen
         from .surroundings import line_inputs
 
         values["lines"] = line_inputs(request)
-    if depends:
-        values["depends"] = depends.values
+    if inputs and inputs.depends:
+        values["depends"] = inputs.depends
     return components(values)
 
 
@@ -181,11 +184,6 @@ def _changed_options(options: CompileOptions) -> dict[str, Plain]:
 _DEFAULT = CompileOptions()
 _KEYED_OTHERWISE = frozenset(("defines", "flags", "include_dirs", "base_dir"))
 """Options whose form in the key differs from their value; folders count by the headers that are read from them."""
-
-
-def _link_input(item: LinkInput) -> Plain:
-    """The form of a link input in the key: its content, and for CUDA C++ its name, which `__FILE__` may use."""
-    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
 def _build(request: SourceInput, has_headers: bool, toolchain: Toolchain) -> Artifact:
@@ -263,8 +261,8 @@ def returns_source(function: Callable[..., Any]) -> bool:
     code = function.__code__
     returned = _returned(code)
     if code.co_argcount + code.co_kwonlyargcount == 0:
-        texts = [each for each in code.co_consts if isinstance(each, str)]
-        if returned == {None} and any("__global__" in each for each in (*texts, function.__doc__ or "")):
+        has_source = any(isinstance(each, str) and "__global__" in each for each in code.co_consts)
+        if returned == {None} and has_source:
             what, why = f"cannot make a kernel of {function.__qualname__}", "it has CUDA C++ in it and returns nothing"
             raise OptionError(what, why, "did you forget `return` before the source?")
         return bool(returned - {None})
@@ -357,9 +355,8 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     stripped = text.strip()
     if "\n" not in stripped and stripped.endswith(tuple(PATH_KINDS)):
         raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
-    source = text
-    known = kind or ("ptx" if is_ptx(text) else "cuda")
-    return Source(known, label, "", None, Origin(path, 1), base_dir, lambda: source)
+    kind = kind or ("ptx" if is_ptx(text) else "cuda")
+    return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: text)
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> Source:
@@ -529,8 +526,8 @@ class SourceDefinition(Definition):
                 if module is None:
                     self.label = f"{source.label.rpartition(':')[0]}.{own}"
         self.strict = bool(options.get("strict"))
-        self.link: tuple[Any, ...] = ()
-        self.depends: tuple[Any, ...] = ()
+        self.link: Sequence[Any] = ()
+        self.depends: Sequence[Any] = ()
         if "link" in options or "depends" in options:
             from .inputs import listed
 

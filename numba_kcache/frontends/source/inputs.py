@@ -11,7 +11,7 @@ from typing import Any
 
 from ...engine.built import Files
 from ...errors import OptionError, why_of
-from ...keys import Plain, encode
+from ...keys import Plain, encode, sha256
 from ...model import LinkInput
 from ...model.text import check_text, decoded, plain
 from ...settings import path_from
@@ -89,21 +89,27 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
     return found._replace(folder=base_dir)
 
 
-class Depends:
-    """Read `depends`: plain values, and the content of each `pathlib.Path`.
+class Inputs:
+    """What `link` and `depends` name, read once for the requests of all targets.
 
     Attributes:
-        values: Their forms in the key.
-        files: The files among them.
+        link: The link inputs.
+        linked: Their form in the key: content, and for CUDA C++ the name, which `__FILE__` may use.
+        depends: The plain values of `depends`, and the content of each `pathlib.Path`.
+        files: The files among these.
     """
 
-    def __init__(self, given: Sequence[Any], base_dir: str) -> None:
-        paths = [each for each in given if isinstance(each, os.PathLike)]
+    def __init__(self, link: Sequence[Any], depends: Sequence[Any], base_dir: str) -> None:
+        self.link = read_link_inputs(link, base_dir)
+        self.linked: Any = [
+            [each.kind, each.name if each.kind == "cu" else "", sha256(each.data).hexdigest()] for each in self.link
+        ]
+        paths = [each for each in depends if isinstance(each, os.PathLike)]
         self.files = Files([path_from(base_dir, each) for each in paths])
-        contents, self.values = iter(self.files.contents), list[Plain]()
-        for each in given:
+        contents, self.depends = iter(self.files.contents), list[Plain]()
+        for each in depends:
             if isinstance(each, os.PathLike):
-                self.values.append({"sha256": next(contents)})
+                self.depends.append({"sha256": next(contents)})
             else:
                 try:
                     encode(each)
@@ -111,7 +117,7 @@ class Depends:
                     raise OptionError(
                         f"cannot use a {type(each).__name__} in depends=", str(error), "give plain values or Paths"
                     ) from None
-                self.values.append(each)
+                self.depends.append(each)
 
 
 def listed(options: Mapping[str, Any], name: str) -> tuple[Any, ...]:
