@@ -40,11 +40,12 @@ from ..errors import (
 from ..keys import OF_ONE_REQUEST, Component
 from ..launch import (
     GRID_LIMIT,
+    RELAXED,
     BindGrid,
     Dim3,
     Launch,
     LaunchShape,
-    Relaxed,
+    bindings,
     check_interpreter,
     current_device,
     current_ordinal,
@@ -784,24 +785,30 @@ class Launches:
             except CodeRefusedError:
                 pass  # the same error comes again below, and is handled there
         if loaded is None:
-            with Relaxed():
-                device = current_device()
-                found = on_device.get((device.ordinal, variant))
-                if found is not None and not found[1].module.has_lost_its_context():
-                    return found
+            device = current_device()
+            found = on_device.get((device.ordinal, variant))
+            if found is not None and not found[1].module.has_lost_its_context():
+                return found
+            exchange, is_refused = bindings().cuThreadExchangeStreamCaptureMode, False
+            _status, before = exchange(RELAXED)  # as `Relaxed` does: a warm start counts the calls
+            try:
                 session = self._session()
                 session.users.add(self)
-                resolution = resolutions.for_device(device.target, variant, session)
-                artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
-                try:
-                    loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=resolution.is_stored)
-                except CodeRefusedError as error:
-                    resolutions.give_up(resolution, error)
+                while loaded is None:
                     resolution = resolutions.for_device(device.target, variant, session)
-                    artifact, key = resolution.artifact, resolution.key or resolution.name
-                    loaded = load(artifact, definition.kernel_in(artifact), key, device, stored=False)
+                    artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
+                    compiled = definition.kernel_in(artifact)
+                    try:
+                        loaded = load(artifact, compiled, key, device, stored=resolution.is_stored)
+                    except CodeRefusedError as error:
+                        if is_refused:
+                            raise
+                        resolutions.give_up(resolution, error)
+                        is_refused = True
                 if variant is None:
                     resolutions.shared = session, resolution, loaded.module
+            finally:
+                exchange(before)
         has_variants, artifact = definition.has_variants, resolution.artifact
         options = definition.launch_options_of(artifact) if has_variants else definition.launch_options
         launcher = definition.launcher(

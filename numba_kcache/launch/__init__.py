@@ -236,6 +236,9 @@ LEGACY_DEFAULT = 1
 
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709  # CUresult
 
+RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
+
 DISABLE_TIMING = 2
 """CU_EVENT_DISABLE_TIMING."""
 
@@ -315,7 +318,6 @@ def bindings() -> Driver:
     """The driver of this process. Where its library is missing, using a function raises RuntimeError."""
     driver = Driver()
     driver.addresses = {}
-    driver.__dict__["cuThreadExchangeStreamCaptureMode"] = lambda mode: (0, mode)  # where there is no driver
     for name, pattern in _PATTERNS.items():
         found = native.function(name, pattern)
         if found is not None:
@@ -336,10 +338,10 @@ def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
 
 class Relaxed:
     """While it is entered, calls of this thread do not end a stream capture: loads, and what finalizers call, of
-    any library, when the garbage of a program is collected meanwhile."""
+    any library, when the garbage of a program is collected meanwhile. There is a device."""
 
     def __enter__(self) -> None:
-        _status, self._before = bindings().cuThreadExchangeStreamCaptureMode(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+        _status, self._before = bindings().cuThreadExchangeStreamCaptureMode(RELAXED)
 
     def __exit__(self, *_error: object) -> None:
         bindings().cuThreadExchangeStreamCaptureMode(self._before)

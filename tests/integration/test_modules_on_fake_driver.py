@@ -393,7 +393,7 @@ kernels[0][3, 32](2.0, x, y)
 
     *asked, calls = asked.split()
     assert asked == [
-        "cuThreadExchangeStreamCaptureMode", "cuCtxGetId", "cuDeviceGetCount", "cuCtxGetId", "cuModuleLoadData",
+        "cuCtxGetId", "cuThreadExchangeStreamCaptureMode", "cuDeviceGetCount", "cuCtxGetId", "cuModuleLoadData",
         "cuModuleGetFunction", "cuThreadExchangeStreamCaptureMode",
     ]  # fmt: skip
     assert int(calls) <= 150

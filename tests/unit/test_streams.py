@@ -494,10 +494,11 @@ class Passed(Events):
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    streams.StreamWaits(Passed()).hold(7, ())  # frees what other tests have borrowed, and keeps nothing
-    monkeypatch.setattr(streams, "HELD_LIMIT", 3)
     made = Events()
     monkeypatch.setattr("numba_kcache.launch.bindings", lambda: made)
+    streams.StreamWaits(Passed()).hold(7, ())  # frees what other tests have borrowed, and keeps nothing
+    monkeypatch.setattr(streams, "HELD_LIMIT", 3)
+    made.modes.clear()
     return made
 
 

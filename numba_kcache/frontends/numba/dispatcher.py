@@ -248,8 +248,9 @@ class CacheOfDispatcher:
             return None
         is_known = any(each == types for _target, _ptx_target, each in resolutions.known())
         try:
+            target = definition.native(current_device().target)
             with Relaxed():
-                resolution = resolutions.for_device(definition.native(current_device().target), types)
+                resolution = resolutions.for_device(target, types)
         except self.unresolved:
             return None
         except CompileError:
