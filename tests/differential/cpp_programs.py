@@ -160,6 +160,8 @@ class CppProgram:
         ):
             if chance.random() < share:
                 options[name] = chance.choice(values)
+        if options.get("debug"):
+            options.pop("opt", None)  # refused, but for 0
         raw = []
         if chance.random() < 0.15:
             raw.append(chance.choice(("--pre-include={}", "-include={}")).format(self._later(0)))

@@ -119,7 +119,7 @@ def run(
         if isinstance(outcome, Match) and code != cached.code:
             tally.stale.append(kind)
         elif outcome is not None and not isinstance(outcome, Match) and code == cached.code:
-            tally.needless.append(f"{kind} ({outcome.change})")
+            tally.needless.append(f"{kind} ({outcome.kind})")
         if code is None:
             _put_back(project, backup)
             cached = _learned(project, tally)

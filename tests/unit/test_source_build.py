@@ -589,11 +589,13 @@ def test_stack_limit_of_the_process_is_untouched() -> None:
 
 def test_link_and_compile_flags_of_every_option() -> None:
     """Each option becomes a flag of NVRTC, and of the linker if it affects linking."""
-    asked = request(fastmath=True, max_registers=40, lineinfo=True, debug=True, opt=1, std="c++20")
+    asked, debug = request(fastmath=True, max_registers=40, lineinfo=True, opt=1, std="c++20"), request(debug=True)
 
-    assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--device-debug", "--ptxas-options=-O1",
+    assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--ptxas-options=-O1",
             "--std=c++20"} <= set(source_build.nvrtc_flags(asked))  # fmt: skip
-    assert source_build.link_flags(asked.options) == ["-Xptxas=-O1", "-maxrregcount=40", "-lineinfo", "-g"]
+    assert "--device-debug" in source_build.nvrtc_flags(debug)
+    assert source_build.link_flags(asked.options) == ["-Xptxas=-O1", "-maxrregcount=40", "-lineinfo"]
+    assert source_build.link_flags(debug.options)[-1] == "-g"
     assert set(source_build.link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}
 
 
