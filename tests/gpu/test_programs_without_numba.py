@@ -25,6 +25,7 @@ class Lent:
         host = ((ctypes.c_float if typestr == "<f4" else ctypes.c_int) * len(values))(*values)
         self.address = int(driver.cuMemAlloc(4 * len(values))[1])
         driver.cuMemcpyHtoD(self.address, ctypes.addressof(host), 4 * len(values))
+        driver.cuCtxSynchronize()  # from pageable memory it may still go on when the call returns
         self.kind, data = type(host), (self.address, False)
         self.__cuda_array_interface__ = {{"shape": (len(values),), "typestr": typestr, "data": data, "version": 3}}
     def values(self):
