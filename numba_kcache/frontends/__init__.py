@@ -429,7 +429,7 @@ class Resolutions:
             OptionError: It is PTX alone, of a kernel whose code is linked.
         """
         definition = self.definition
-        if target.virtual and not definition.runs_as_ptx:
+        if target.virtual and not definition.runs_as_ptx and definition.kind != "cubin":
             raise OptionError(
                 f"cannot compile {definition.name or definition.label} for {target} alone",
                 "its code is linked for a device",

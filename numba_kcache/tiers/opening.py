@@ -41,8 +41,8 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
     if address.kind in ("bundle", "resource", "oci"):
         from .bundle import BundleTier
 
-        tier = BundleTier(place, functools.partial(open_any, place, settings, is_awaited=True))
-    elif address.kind == "directory":
+        return BundleTier(place, functools.partial(open_any, place, settings, is_awaited=True))
+    if address.kind == "directory":
         from .directory import DirectoryTier
 
         tier = DirectoryTier(place, shared=settings.shared, durability=settings.durability)
