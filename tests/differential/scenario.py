@@ -190,6 +190,8 @@ class Run:
         for edit in [edit for each in call.get("during") or [] for edit in each["edits"] if edit["edit"] == "patch"]:
             self.apply(edit)
         truths = truths + self.bench.plain(self.call(ask), self.kind)
+        if call.get("compiler"):  # what the installed compiler made is served beside another one
+            truths = truths + self.bench.plain(self.call({**ask, "compiler": ""}), self.kind)
         word, detail = self._judge(call, given, truths)
         if call.get("during"):
             if word in ("stale", "altered", "failed") and self.kind not in OF_PYTHON:

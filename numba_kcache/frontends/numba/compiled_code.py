@@ -115,10 +115,8 @@ def compile_kernel(
     generated, options = ptx_target or target, dict(declared.targetoptions)
     given = options.get("link") or ()
     options["link"] = [given] if isinstance(given, (str, os.PathLike)) else list(given)  # a Numba appends to it
-    part, fresh = (
-        flavour.part("compile"),
-        fresh_functions(flavour, flavour.registrations(), device_functions, generated),
-    )
+    part = flavour.part("compile")
+    fresh = fresh_functions(flavour, flavour.registrations(), device_functions, generated)
     device = assumed_device(flavour, part.assumed(target, generated))
     with device, fresh:
         code = part.compile_signature(declared.py_func, types, options, target, generated, links)

@@ -139,13 +139,9 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
         where: Plain = os.path.normpath(code.co_filename)
         if not os.path.isabs(code.co_filename):  # compilers complete a relative name by one of these folders
             where = code.co_filename, working_directory(), list(variables(("PWD",)).values())
-        named, above = len(code.co_varnames), source_text(code).partition(f"def {code.co_name}")[0]
-        lines = (
-            where,
-            code.co_firstlineno,
-            code.co_linetable,
-            above.count("\n"),
-        )  # a compiler asks for the line of `def`
+        # a compiler asks the source for the line of `def`, which may be below the decorator
+        above = source_text(code).partition(f"def {code.co_name}")[0].count("\n")
+        lines, named = (where, code.co_firstlineno, code.co_linetable, above), len(code.co_varnames)
     words, constants = _by_use(code)
     return (
         code.co_qualname,

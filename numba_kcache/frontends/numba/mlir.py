@@ -210,11 +210,8 @@ class MlirFlavour(Flavour):
         if has_planners():
             raise Refused("a whole-function planner is registered, which may rewrite any kernel")
         llvm = variables(("LIBLLVM7",)).get("LIBLLVM7", "")
-        return (
-            component(
-                "numba settings", {**code_settings(sys.modules[self.config]), "LIBLLVM7": llvm and _build_of(llvm)}
-            ),
-        )
+        settings = code_settings(sys.modules[self.config]) | {"LIBLLVM7": llvm and _build_of(llvm)}
+        return (component("numba settings", settings),)
 
 
 MLIR = MlirFlavour()
