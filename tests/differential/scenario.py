@@ -179,7 +179,7 @@ class Run:
         if self.kind == "stand-in":
             return self._ask_both(call, cause, at)
         truths = self.bench.plain(call, self.kind) if call.get("during") else []
-        state, before = self._state(call), self._begun(call)
+        state = self._state(call)
         try:
             if call.get("process") == "fresh" or call.get("compiler"):
                 given = alone(module.serve, call)
@@ -195,7 +195,7 @@ class Run:
         word, detail = self._judge(call, given, truths)
         if call.get("during"):
             if word in ("stale", "altered", "failed") and self.kind not in OF_PYTHON:
-                word, detail = self._judge(call, given, self._between(call, before))
+                word, detail = self._judge(call, given, self._between(call))
             word = "uncached" if word == "refused" else word
         elif word in ("hit", "miss"):
             codes = [each.code for each in truths if each.code is not None]
@@ -240,14 +240,9 @@ class Run:
             self.child = Child()
         self._imported = now
 
-    def _begun(self, call: dict[str, Any]) -> list[Edit]:
-        """The edits at the start of the compile, without those of a file that is not there yet."""
-        edits = cpp_asks.during_edits(call, "before")
-        return [each for each in edits if each["edit"] != "rename" or (self.world.folder / each["path"]).exists()]
-
-    def _between(self, call: dict[str, Any], before: list[Edit]) -> list[Answer]:
+    def _between(self, call: dict[str, Any]) -> list[Answer]:
         """Compile the program as it was during the compile with the plain compilers."""
-        for edit in before:
+        for edit in cpp_asks.during_edits(call, "before"):
             self.world.apply(edit)
         found = self.bench.plain(call, self.kind)
         for edit in cpp_asks.during_edits(call, "after"):
