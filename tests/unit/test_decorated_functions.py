@@ -99,6 +99,16 @@ def _compile(dispatcher: Any) -> None:
 
 
 @pytest.mark.slow
+def test_code_that_is_of_no_module_compiles_as_without_the_cache(space: dict[str, Any]) -> None:
+    """What a program executes in a namespace of its own may have no `__name__`."""
+    space["inner"].overloads.clear()
+    with assumed_device(NUMBA, (8, 0)):
+        exec("inner.compile_device((kind,))", {"inner": space["inner"], "kind": float64})
+
+    assert len(space["inner"].overloads) == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_change_since_the_decorator_ran_leads_to_new_code(
     space: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch

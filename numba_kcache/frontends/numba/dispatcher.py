@@ -94,13 +94,13 @@ def specialized(dispatcher: Any, resolutions: Any, arguments: Sequence[Any]) -> 
 def specialized_kernel(resolutions: Any, *arguments: Any) -> Kernel:
     """Make the kernel with the same options that takes arguments of these types, or values like these, alone."""
     definition, dispatcher = resolutions.definition, dispatcher_of(resolutions)
-    is_type = surface(definition.flavour).types.Type
-    types = [each if isinstance(each, is_type) else definition.types_of([each])[0] for each in arguments]
-    found, made = specialized(dispatcher, resolutions, types), resolutions.specialized
+    made: dict[Any, Kernel] = resolutions.specialized
+    own = surface(definition.flavour).types.Type
+    types = [each if isinstance(each, own) else definition.types_of([each])[0] for each in arguments]
+    found = specialized(dispatcher, resolutions, types)
     if found not in made:
         made[found] = Kernel(define(found, {**definition.options, "signature": None}, 0))
-    kernel: Kernel = made[found]
-    return kernel
+    return made[found]
 
 
 def launch_configured(

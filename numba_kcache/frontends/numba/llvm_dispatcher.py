@@ -253,7 +253,7 @@ def replace(home: Any, every_kernel: bool) -> None:
         around(lambda _stream: original_call(self, args, launch_config), stream, args)
 
     def compile_device(self: Any, args: Any, return_type: Any = None) -> Any:
-        if not sys._getframe(1).f_globals["__name__"].endswith(".decorators"):
+        if not sys._getframe(1).f_code.co_filename.endswith("/decorators.py"):
             return original_device(self, args, return_type)
         with surface(NUMBA).global_compiler_lock, noted(NUMBA, self):
             return original_device(self, args, return_type)
