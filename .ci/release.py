@@ -62,6 +62,7 @@ EXTRAS = {
     "cu13,numba": PYTHON.format(numba="numba"),
     "cu12,numba": PYTHON.format(numba="numba"),
     "cu13,mlir": PYTHON.format(numba="numba_cuda_mlir"),
+    "cu13,numba,mlir": PYTHON.format(numba="numba") + PYTHON.format(numba="numba_cuda_mlir"),
     "object-store": "import obstore",
     "sign": "import cryptography",
 }
