@@ -42,6 +42,10 @@ FAULTS = {
 OTHER_NVRTC = os.environ.get("NUMBA_KCACHE_TEST_NVRTC13", "")
 """A folder with another NVRTC of the same major version, which other packages may have loaded; "" for none."""
 
+BESIDE = " in the working directory"
+"""Of a state: where a file was found that an option includes. What was served from elsewhere is served here too; the
+other way round the search goes on to folders where nobody looked, and the program is compiled once."""
+
 KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks, "mlir": mlir_asks, "stand-in": stand_in_asks}
 OF_PYTHON = ("python", "mlir", "stand-in")
 
@@ -206,10 +210,10 @@ class Run:
             word = "uncached" if word == "refused" else word
         elif word in ("hit", "miss"):
             codes = [each.code for each in truths if each.code is not None]
-            known = self.served.setdefault(state, [])
+            known = [*self.served.get(state, []), *self.served.get(state.replace(BESIDE, ""), [])]
             if word == "miss" and any(difference(code, other, exact=True) is None for code in codes for other in known):
                 word, detail = "needless", "the same program was served before"
-            known += codes
+            self.served.setdefault(state, []).extend(codes)
         return Verdict(word, cause, detail, at)
 
     def _ask_both(self, call: dict[str, Any], cause: tuple[str, ...], at: int) -> Verdict:
@@ -312,7 +316,7 @@ class Run:
         # For the file's #include_next, and its name, it is another answer if the working directory has it.
         is_told = cpp_asks.has_tables(call["options"]) or self.world.says_place()
         is_told = is_told or any("include_next" in text for text in self.world.texts())
-        return f"{os.path.relpath(found, self.world.root)} {is_told and found.parent == cwd}"
+        return f"{os.path.relpath(found, self.world.root)}{(' first' if is_told else BESIDE) * (found.parent == cwd)}"
 
     def end(self) -> None:
         """End the processes and remove the folder."""
