@@ -297,7 +297,6 @@ class CppProgram:
         known = dict(self.files)
         found = [each for _ in range(2) for each in self._content_edit()]
         edits = [each for each in found if each["edit"] not in ("ask", "dirty") and each.get("way") != "mapped"]
-        edits = [each for each in edits if each["path"] != "src/k.cu"]  # which was read before
         if when != "around":
             return [{"when": when, "edits": edits}]
         back = []
@@ -324,17 +323,16 @@ class CppProgram:
         self.earlier.append(edit)
         return edit
 
+    def _headers(self) -> list[str]:
+        return [path for path in self.files if path.endswith((".h", "noext", "hpp"))]
+
     def _some_header(self) -> str:
-        return self.chance.choice(
-            [path for path in self.files if path.endswith((".h", "noext", "hpp"))] or ["src/k.cu"]
-        )
+        return self.chance.choice(self._headers())
 
     def _content_edit(self) -> list[Edit]:
         chance, path = self.chance, self._some_header()
         lines = list(self.files[path])
         kind = chance.choice(("value", "value", "value", "mapped", "line", "remove", "shadow", "place", "rename"))
-        if path == "src/k.cu":  # there are no headers any more
-            kind = "line"
         if kind in ("value", "mapped"):
             places = [at for at, line in enumerate(lines) if line.startswith("#undef M") and line.count("\n") == 2]
             if places:
@@ -347,7 +345,7 @@ class CppProgram:
                     return [*dirty, self._written(path, way="mapped")]
                 way = chance.choice(("in place", "replaced"))
                 return [self._written(path, way=way, keeps_time=chance.random() < 0.5)]
-        if kind == "remove" and len(self.files) > 2 and chance.random() < 0.6:
+        if kind == "remove" and len(self._headers()) > 1 and chance.random() < 0.6:
             self.files.pop(path)
             return [{"edit": "remove", "path": path}]
         name = path.rsplit("/", 1)[-1]
