@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .world import Edit, World
+from .processes import reach
+from .world import World
 
 Call = dict[str, Any]
 """Fields of an ask: `folder` and `name` of the program's world, `options`, `thing`, `cwd`, `env`, `during`, ..."""
 
 
 class Answer(NamedTuple):
-    """Outcome of an ask: code, or the reason why there is none; the key and `way` of asks with a stand-in."""
+    """Outcome of an ask: code, or the reason why there is none; the key and `way` of asks with a stand-in; the code of
+    the kernel's own source, before others were linked."""
 
     code: bytes | str | None
     is_hit: bool = False
@@ -30,6 +32,7 @@ class Answer(NamedTuple):
     failed: str = ""
     key: str = ""
     way: str = ""
+    main: bytes = b""
 
 
 kept: dict[Any, Any] = {}
@@ -94,7 +97,7 @@ def serve(call: Call) -> Answer:
     def ask() -> bytes:
         kernel = kept.pop("kernel", None) if call.get("decorated") else None
         kernel = kernel or _kernel(call, world, cache)
-        with _editing(call.get("during") or [], world):
+        with _reaching(call):
             kernel.compile()
         return bytes(kernel.cubin())
 
@@ -132,45 +135,35 @@ def _kernel(call: Call, world: World, cache: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _editing(during: list[dict[str, Any]], world: World) -> Iterator[None]:
-    """Make edits when NVRTC is called, and when it returns."""
-    if not during:
+def _reaching(call: Call) -> Iterator[None]:
+    """Stop where NVRTC is called for the first time, and where it returns, for the edits of these moments."""
+    if not call.get("during"):
         yield
         return
     from numba_kcache.toolchain import nvrtc
 
-    real, pending = nvrtc.function, list(during)
-
-    def apply(when: str) -> None:
-        for each in [each for each in pending if each["when"] == when]:
-            pending.remove(each)
-            for edit in each["edits"]:
-                world.apply(edit)
+    real = nvrtc.function
 
     def function(name: str, *returns: Any) -> Any:
         found = real(name, *returns)
         return compile_program(found) if name == "CompileProgram" else found
 
     def compile_program(found: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            apply("before")
+        def first(*arguments: Any) -> Any:
+            nvrtc.function = real
+            reach("before")
             try:
                 return found(*arguments)
             finally:
-                apply("after")
+                reach("after")
 
-        return call
+        return first
 
     nvrtc.function = function
     try:
         yield
     finally:
         nvrtc.function = real
-
-
-def during_edits(call: Call, when: str) -> list[Edit]:
-    """The edits that an ask makes at one moment."""
-    return [edit for each in call.get("during") or [] if each["when"] == when for edit in each["edits"]]
 
 
 def plain(call: Call) -> list[Answer]:
@@ -184,14 +177,14 @@ def plain(call: Call) -> list[Answer]:
         *([f"{re.sub(r'[^A-Za-z0-9_]', '_', call['options']['name'])}.cu"] if "name" in call["options"] else []),
     ]
     names = [name for file in files for name in (str(base / file), file)]
-    given = _options(call, world)
+    given, main = _options(call, world), call.get("main", b"")
     source = (base / "k.cu").read_bytes() if (base / "k.cu").is_file() else None
     if source is None:
         return [Answer(None, failed="no source")]
     try:
         # With debug information the program's name is in the code: the file's, or the asked kernel's.
-        is_named = world.says_place() or ("name" in given and has_tables(given))
-        return [_plain(source, name, given, base) for name in (names if is_named else names[:1])]
+        is_named = not main and (world.says_place() or ("name" in given and has_tables(given)))
+        return [_plain(source, name, given, base, main) for name in (names if is_named else names[:1])]
     except OSError as error:
         return [Answer(None, failed=str(error))]
 
@@ -202,14 +195,14 @@ def has_tables(given: dict[str, Any]) -> bool:
     return bool(given.get("lineinfo") or given.get("debug") or "-lineinfo" in raw or "-G" in raw)
 
 
-def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answer:
+def _plain(source: bytes, name: str, given: dict[str, Any], base: Path, main: bytes) -> Answer:
     linked = given.get("link", [])
     flags = _flags(given, base, bool(linked))
     if given.get("lineinfo") or given.get("debug"):
         source = f'#line 1 "{base / Path(name).name}"\n'.encode() + source
     expressions = [given["name"]] if "name" in given else []
     lto = bool(given.get("lto"))
-    made, log = _nvrtc(source, name, flags, expressions, lto)
+    made, log = (main, "") if main else _nvrtc(source, name, flags, expressions, lto)
     if made is None:
         return Answer(None, failed=log)
     if not linked and not lto:
@@ -225,7 +218,7 @@ def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answe
             inputs.append(("ltoir" if lto else "cubin", compiled))
         else:
             inputs.append(("ptx", content))
-    return _link(inputs, given, lto)
+    return _link(inputs, given, lto)._replace(main=made)
 
 
 def _flags(given: dict[str, Any], base: Path, linked: bool) -> list[str]:

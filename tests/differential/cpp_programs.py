@@ -323,10 +323,11 @@ class CppProgram:
         self.earlier.append(edit)
         return edit
 
+    def _headers(self) -> list[str]:
+        return [path for path in self.files if path.endswith((".h", "noext", "hpp"))]
+
     def _some_header(self) -> str:
-        return self.chance.choice(
-            [path for path in self.files if path.endswith((".h", "noext", "hpp"))] or ["src/k.cu"]
-        )
+        return self.chance.choice(self._headers())
 
     def _content_edit(self) -> list[Edit]:
         chance, path = self.chance, self._some_header()
@@ -344,7 +345,7 @@ class CppProgram:
                     return [*dirty, self._written(path, way="mapped")]
                 way = chance.choice(("in place", "replaced"))
                 return [self._written(path, way=way, keeps_time=chance.random() < 0.5)]
-        if kind == "remove" and len(self.files) > 2 and chance.random() < 0.6:
+        if kind == "remove" and len(self._headers()) > 1 and chance.random() < 0.6:
             self.files.pop(path)
             return [{"edit": "remove", "path": path}]
         name = path.rsplit("/", 1)[-1]

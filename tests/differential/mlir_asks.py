@@ -15,11 +15,6 @@ from .cpp_asks import Answer, Call
 _HOME = "numba_cuda_mlir.numba_cuda"
 
 
-def _use() -> None:
-    python_asks.use(_HOME)
-    python_asks._state["last"] = "numba_cuda_mlir.mlir_optimization", "_call_llvm70_capi"
-
-
 def _pretend_device() -> None:
     """Let it compile without a device."""
     from numba_cuda_mlir import tools
@@ -30,7 +25,7 @@ def _pretend_device() -> None:
 def warm() -> None:
     """Import numba-cuda-mlir, so that forked processes need not; its threads survive no fork: nothing is compiled."""
     sys.dont_write_bytecode = True
-    _use()
+    python_asks.use(_HOME)
     import numba_cuda_mlir.cuda
     import numba_cuda_mlir.mlir_optimization  # noqa: F401
     from numba_cuda_mlir.descriptor import mlir_target
@@ -41,13 +36,13 @@ def warm() -> None:
 
 def decorate(call: Call) -> None:
     """Make the kernel now; a later ask takes it."""
-    _use()
+    python_asks.use(_HOME)
     python_asks.decorate(call)
 
 
 def serve(call: Call) -> Answer:
     """Request the PTX from the cache."""
-    _use()
+    python_asks.use(_HOME)
     return python_asks.serve(call)
 
 
@@ -55,7 +50,7 @@ def plain(call: Call) -> list[Answer]:
     """Compile the program as it is now with numba-cuda-mlir alone."""
     from numba_cuda_mlir import cuda
 
-    _use()
+    python_asks.use(_HOME)
     _pretend_device()
     try:
         python_asks.enter(call)

@@ -1,4 +1,7 @@
-"""Processes to ask from: forked off a process that has loaded no compiler, told what to call by a pipe."""
+"""Processes to ask from: forked off a process that has loaded no compiler, told what to call by a pipe.
+
+A called function may stop at a moment of its work (`reach`) until the caller has done what belongs there.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,12 @@ class Child:
             _serve(theirs, parent)
         theirs.close()
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any, at: Callable[[str], Any] = str) -> Any:
         """The function's result in that process.
+
+        Args:
+            function, arguments: What is called there.
+            at: Called here with each moment that it reaches.
 
         Raises:
             Gone: It died, or takes longer than `ANSWER_S`.
@@ -38,9 +45,13 @@ class Child:
         """
         try:
             self._pipe.send((function, arguments))
-            if not self._pipe.poll(ANSWER_S):
-                raise Gone(f"no answer in {ANSWER_S} s")
-            is_result, answer = self._pipe.recv()
+            while True:
+                if not self._pipe.poll(ANSWER_S):
+                    raise Gone(f"no answer in {ANSWER_S} s")
+                is_result, answer = self._pipe.recv()
+                if is_result is not None:
+                    break
+                self._pipe.send(at(answer))
         except (EOFError, ConnectionError) as error:
             raise Gone("the process died") from error
         if not is_result:
@@ -54,16 +65,27 @@ class Child:
         os.waitpid(self._process, 0)
 
 
-def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's result in a fresh process."""
+def alone(function: Callable[..., Any], *arguments: Any, at: Callable[[str], Any] = str) -> Any:
+    """The function's result in a fresh process, as by `Child.call`."""
     child = Child()
     try:
-        return child.call(function, *arguments)
+        return child.call(function, *arguments, at=at)
     finally:
         child.end()
 
 
+def reach(moment: str) -> Any:
+    """Wait, in a function that was called, until the caller's `at` has returned for this moment; its result."""
+    _caller[-1].send((None, moment))
+    return _caller[-1].recv()
+
+
+_caller: list[Any] = []
+"""The pipe of this process, if it is a forked one."""
+
+
 def _serve(pipe: Any, parent: int) -> None:
+    _caller.append(pipe)
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 1)
     sys.stdin = open(os.devnull)  # noqa: SIM115

@@ -18,6 +18,7 @@ from typing import Any
 
 from . import cpp_asks
 from .cpp_asks import Answer, Call
+from .processes import reach
 from .world import Edit, World
 
 FAMILY = ("pk_", "chunk", "sunau", "nt_ns")
@@ -146,7 +147,7 @@ def serve(call: Call) -> Answer:
         kernel = cpp_asks.kept.pop("kernel", None) if call.get("decorated") else None
         kernel = kernel or _kernel({**call, "cache": "same"})
         signature = types_of(call["signature"])
-        with _editing(call.get("during") or []):
+        with _reaching(call):
             kernel.compile(signature=signature)
         return _without_padding(kernel.ptx(signature=signature))
 
@@ -154,39 +155,26 @@ def serve(call: Call) -> Answer:
 
 
 @contextlib.contextmanager
-def _editing(during: list[dict[str, Any]]) -> Iterator[None]:
-    """Patch when Numba begins with the kernel's bytecode, and when NVVM has made PTX."""
-    if not during:
+def _reaching(call: Call) -> Iterator[None]:
+    """Patch where Numba begins with the kernel's bytecode, and where it has made its code."""
+    if not call.get("during"):
         yield
         return
-    base = importlib.import_module(f"{_state['home']}.core.compiler").CompilerBase
-    home, last = _state.get("last", ("numba.cuda.cudadrv.nvvm", "compile_ir"))
-    back = importlib.import_module(home)
-    extra, compile_ir, pending = base.compile_extra, getattr(back, last), list(during)
+    event = importlib.import_module(f"{_state['home']}.core.event")
+    pending = ["after", "before"]
 
-    def apply(*when: str) -> None:
-        for each in [each for each in pending if each["when"] in when]:
-            pending.remove(each)
-            for patch in each["edits"]:
+    def stop(moment: str) -> None:
+        if pending[-1:] == [moment]:
+            for patch in reach(pending.pop()):
                 _patch(patch)
 
-    def compile_extra(*arguments: Any) -> Any:
-        apply("before")
-        return extra(*arguments)
+    def ended(_listener: Any, event: Any) -> None:
+        if event.data["name"].endswith("backend [k]"):
+            stop("after")
 
-    def compiled_ir(*arguments: Any, **options: Any) -> Any:
-        made = compile_ir(*arguments, **options)
-        apply("after")
-        return made
-
-    base.compile_extra = compile_extra
-    setattr(back, last, compiled_ir)
-    try:
+    passes = type("Passes", (event.Listener,), {"on_start": lambda *_: stop("before"), "on_end": ended})
+    with event.install_listener("numba-cuda:run_pass", passes()):  # a function in place of Numba's would be refused
         yield
-    finally:
-        base.compile_extra = extra
-        setattr(back, last, compile_ir)
-        apply("before", "after")
 
 
 def _without_padding(ptx: str) -> str:

@@ -4,6 +4,8 @@ Promise     A scenario is a list of plain data and runs alike each time, in a fo
             Each ask ends in one verdict; what is in `FAULTS` is a finding.
 Method      The world is edited here, in a process that loads no compiler. The cache is asked in a forked process that
             lives as long as the scenario, or in a fresh one; the plain compilers in another.
+            Where a compile is to be disturbed, the cache's process stops at its beginning and at its end: the edits of
+            that moment are made here, and the plain compilers take the program as it is then, before it goes on.
             An ask must be a hit where the same meaning was served before: the same contents, links, options.
 """
 
@@ -39,6 +41,10 @@ FAULTS = {
 }
 OTHER_NVRTC = os.environ.get("NUMBA_KCACHE_TEST_NVRTC13", "")
 """A folder with another NVRTC of the same major version, which other packages may have loaded; "" for none."""
+
+BESIDE = " in the working directory"
+"""Of a state: where a file was found that an option includes. What was served from elsewhere is served here too; the
+other way round the search goes on to folders where nobody looked, and the program is compiled once."""
 
 KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks, "mlir": mlir_asks, "stand-in": stand_in_asks}
 OF_PYTHON = ("python", "mlir", "stand-in")
@@ -178,31 +184,36 @@ class Run:
         self._forget_registrations()
         if self.kind == "stand-in":
             return self._ask_both(call, cause, at)
-        truths = self.bench.plain(call, self.kind) if call.get("during") else []
-        state = self._state(call)
+        state, truths = self._state(call), list[Answer]()
+
+        def reached(moment: str) -> list[Edit]:
+            """Make the edits of a moment of the compile, and compile the program as it is then."""
+            edits = [edit for each in call["during"] if each["when"] == moment for edit in each["edits"]]
+            for edit in edits:
+                self.apply(edit)
+            if edits or not truths:
+                begun = {each.main for each in truths if each.main}
+                for main in (b"", *begun):  # a source that is linked is compiled later than the kernel's
+                    truths.extend(self._plain({**ask, "main": main}))
+            return edits
+
         try:
             if call.get("process") == "fresh" or call.get("compiler"):
-                given = alone(module.serve, call)
+                given = alone(module.serve, call, at=reached)
             else:
-                given = self.child.call(module.serve, call)
+                given = self.child.call(module.serve, call, at=reached)
         except (Gone, RuntimeError) as error:
             return Verdict("died", cause, str(error)[-2000:], at)
-        for edit in [edit for each in call.get("during") or [] for edit in each["edits"] if edit["edit"] == "patch"]:
-            self.apply(edit)
-        truths = truths + self.bench.plain(self.call(ask), self.kind)
-        if call.get("compiler"):  # what the installed compiler made is served beside another one
-            truths = truths + self.bench.plain(self.call({**ask, "compiler": ""}), self.kind)
+        truths = truths or self._plain(ask)
         word, detail = self._judge(call, given, truths)
         if call.get("during"):
-            if word in ("stale", "altered", "failed") and self.kind not in OF_PYTHON:
-                word, detail = self._judge(call, given, self._between(call))
             word = "uncached" if word == "refused" else word
         elif word in ("hit", "miss"):
             codes = [each.code for each in truths if each.code is not None]
-            known = self.served.setdefault(state, [])
+            known = [*self.served.get(state, []), *self.served.get(state.replace(BESIDE, ""), [])]
             if word == "miss" and any(difference(code, other, exact=True) is None for code in codes for other in known):
                 word, detail = "needless", "the same program was served before"
-            known += codes
+            self.served.setdefault(state, []).extend(codes)
         return Verdict(word, cause, detail, at)
 
     def _ask_both(self, call: dict[str, Any], cause: tuple[str, ...], at: int) -> Verdict:
@@ -240,14 +251,12 @@ class Run:
             self.child = Child()
         self._imported = now
 
-    def _between(self, call: dict[str, Any]) -> list[Answer]:
-        """Compile the program as it was during the compile with the plain compilers."""
-        for edit in cpp_asks.during_edits(call, "before"):
-            self.world.apply(edit)
-        found = self.bench.plain(call, self.kind)
-        for edit in cpp_asks.during_edits(call, "after"):
-            self.world.apply(edit)
-        return found
+    def _plain(self, ask: Edit) -> list[Answer]:
+        """Compile the program as it is now with the plain compilers."""
+        call = self.call(ask)
+        asked = [call, {**call, "compiler": ""}] if call.get("compiler") else [call]
+        # what the installed compiler made is served beside another one
+        return [answer for each in asked for answer in self.bench.plain(each, self.kind)]
 
     def _judge(self, call: dict[str, Any], given: Answer, truths: list[Answer]) -> tuple[str, str]:
         codes = [each.code for each in truths if each.code is not None]
@@ -307,7 +316,7 @@ class Run:
         # For the file's #include_next, and its name, it is another answer if the working directory has it.
         is_told = cpp_asks.has_tables(call["options"]) or self.world.says_place()
         is_told = is_told or any("include_next" in text for text in self.world.texts())
-        return f"{os.path.relpath(found, self.world.root)} {is_told and found.parent == cwd}"
+        return f"{os.path.relpath(found, self.world.root)}{(' first' if is_told else BESIDE) * (found.parent == cwd)}"
 
     def end(self) -> None:
         """End the processes and remove the folder."""
