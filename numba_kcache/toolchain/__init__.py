@@ -17,8 +17,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..keys import digest_of
@@ -37,8 +37,9 @@ PACKAGES = {
 }
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
-_BEGAN_NS = time.time_ns()
-"""Time at which this module was imported: a package whose files changed later may have been imported before that."""
+_BEGAN_NS = os.stat("/proc/self" if os.path.exists("/proc/self") else "/").st_ctime_ns
+"""A time at which this process was running, by the clock of its files, which no test or program sets: a package whose
+files changed later may have been imported before that."""
 
 
 class Record(NamedTuple):
@@ -131,10 +132,9 @@ class Toolchain:
                     before, row = row, self._library(name, row) if name in libraries else self._installed(name)
                     if row and before and row[:6] == before[:6]:  # a link to the file renews its ctime alone: the
                         row = before  # content is that on record
+                identified[name] = row[1] if row else None
                 if row and name not in libraries and sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                     identified[name] = self._imported_version(name, row)
-                else:
-                    identified[name] = row[1] if row else None
             return {name: identified[name] for name in libraries}, {name: identified[name] for name in distributions}
 
     def settle(self) -> None:
@@ -190,8 +190,8 @@ class Toolchain:
         path, inside = getattr(sys.modules[module], "__file__", None) or "", os.sep + root.replace("/", os.sep) + os.sep
         folder, is_there, _rest = path.rpartition(inside)
         marked = sys.modules.get(root.replace("/", "."))
-        is_its = bool(is_there) and str(getattr(marked, "__file__", "")).startswith(folder + inside)
-        version = getattr(marked, "__version__", None) if is_its else None
+        of = str(getattr(marked, "__file__", ""))
+        version = getattr(marked, "__version__", None) if is_there and of.startswith(folder + inside) else None
         known = str(row[1])
         # what was installed later may have replaced what was imported
         is_known = folder in self._folders and row[0].startswith(folder + os.sep) and row[6:] < [_BEGAN_NS]
@@ -297,14 +297,12 @@ def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
 
     Programs cannot set a ctime: it differs even for files that were restored with their old mtime.
     """
-    identities = []
+    identities = list[list[int]]()
     for path in paths:
-        try:
-            found = os.stat(path) if path else None
-        except (OSError, ValueError, TypeError, OverflowError):
-            found = None
-        fields = [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns] if found else []
-        identities.append(fields)
+        identities.append([])
+        with suppress(OSError, ValueError, TypeError, OverflowError):
+            found = os.stat(path or "")
+            identities[-1] += found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     return identities
 
 

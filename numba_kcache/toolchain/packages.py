@@ -73,15 +73,14 @@ def imported_digest(package: str, running_at_ns: int) -> str:
         package: Its folder.
         running_at_ns: A time at which this process was running already.
     """
-    began_ns = min(running_at_ns, _started_ns(running_at_ns))
     contents, newest_ns = list[Plain](), 0
     for path in _files(package):
         full = os.path.join(package, path)
         with contextlib.suppress(OSError):  # a link that leads nowhere, or a file that was removed
             found = os.stat(full)
-            newest_ns = max(newest_ns, found.st_mtime_ns, found.st_ctime_ns)
+            newest_ns = max(newest_ns, found.st_ctime_ns)  # that of modification may be in the future
             contents.append([path, _content(full, found.st_size)])
-    if newest_ns >= began_ns:
+    if newest_ns >= min(running_at_ns, _started_ns(running_at_ns)):
         return f"unknown:{os.urandom(16).hex()}"
     return f"sha256:{digest_of(contents)}"
 
@@ -123,7 +122,7 @@ def _started_ns(otherwise_ns: int) -> int:
 def _files(package: str) -> list[str]:
     """List the files of a package by their paths in it; those of tests only if some are imported."""
     of_tests = ".tests" in "\n".join(sys.modules)
-    folders, files, seen = [""], list[str](), set[tuple[int, int] | None]()
+    folders, files, seen = [""], list[str](), set[object]()
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(os.path.join(package, folder)) as entries:
             for entry in entries:

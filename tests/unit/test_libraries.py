@@ -488,6 +488,19 @@ def test_build_that_was_installed_since_the_start_is_not_the_imported_one(
     assert str(identity_of("imaginary")).startswith("3 unknown:")
 
 
+def test_installed_package_is_known_to_a_program_whose_clock_is_behind() -> None:
+    """As under freezegun and time-machine: the process is as old as the kernel says, whose clock its files have."""
+    program = """
+import time
+time.time = time.time_ns = time.clock_gettime_ns = lambda *clock: 10**9
+import pluggy
+from numba_kcache.toolchain import Toolchain
+print(Toolchain(lambda name: None, lambda name, record: None).identify((), ("pluggy",))[1])
+"""
+
+    assert " sha256:" in in_python(program)
+
+
 def test_package_whose_files_got_links_is_still_the_imported_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

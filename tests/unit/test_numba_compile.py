@@ -584,6 +584,20 @@ def test_failed_compile_leaves_no_code_of_other_globals() -> None:
 
 
 @pytest.mark.slow
+def test_device_function_is_compiled_anew_under_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that both kernels have in their keys: without Numba's runtime no function returns a new array."""
+    space: dict[str, Any] = {"cuda": cuda}
+    exec("@cuda.jit(device=True)\ndef tail(x):\n    return x[1:]\n", space)
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = tail(x)[0]\n", space)
+    monkeypatch.setattr("numba.cuda.core.config.CUDA_ENABLE_NRT", True)
+    built(space["kernel"], (float64[::1],))
+    monkeypatch.setattr("numba.cuda.core.config.CUDA_ENABLE_NRT", False)
+
+    with pytest.raises(TypingError, match="returning of array"):
+        built(space["kernel"], (float64[::1],))
+
+
+@pytest.mark.slow
 def test_implementation_that_another_kernel_brought_along_is_not_trusted() -> None:
     """A kernel without a key had compiled an overload for a new type with other globals."""
     space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}

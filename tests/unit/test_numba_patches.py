@@ -140,6 +140,23 @@ def test_replacement_that_is_no_function_is_refused_by_name(
     assert found.reason.startswith(f"in place of {HOMES[program.package]}.{home}.{name}: it is a ")
 
 
+class Lock:
+    """As that of gevent, which a program has in place of `threading.Lock`."""
+
+    def acquire(self) -> None: ...
+
+
+@pytest.mark.parametrize(("name", "value"), [("_lock", Lock()), ("__loader__", object.__new__(Replacement))])
+def test_lock_of_another_library_and_loader_of_an_import_hook_keep_key(
+    monkeypatch: pytest.MonkeyPatch, program: Program, name: str, value: object
+) -> None:
+    """Modules of the compiler have them under gevent, and under a hook as that of beartype: no code depends on them."""
+    before = program.digests()
+    replace(monkeypatch, program, "cgutils", name, value)
+
+    assert program.digests() == before
+
+
 def test_wrapper_around_the_compilers_function_is_read(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     """As libraries patch Numba: their function calls the one that it replaced, and kernels stay cached."""
     before, owner = program.digests(), program.home("core.base.BaseContext")

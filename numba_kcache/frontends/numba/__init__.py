@@ -706,8 +706,10 @@ class Flavour(Registries):
                 known and known[0][0] is module.__dict__ and all([*a.values()] == b for a, b in known)
             ):
                 continue
-            types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
-            spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
+            spaces = [(own, vars(module)), *(
+                (f"{own}.{each.__qualname__}", vars(each))
+                for each in vars(module).values() if isinstance(each, type) and each.__module__ == own
+            )]  # fmt: skip
             here = list[tuple[str, Any]]()
             is_named = own in self.named_modules
             for dotted, space in spaces:
@@ -723,7 +725,10 @@ class Flavour(Registries):
                     function = value if part is None else getattr(value, part)
                     if type(function) is not FunctionType:
                         owner = value if isinstance(value, type) else type(value)
-                        if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
+                        if not (
+                            str(owner.__module__).partition(".")[0] in tops or type(value).__name__[:6] == "cython"
+                            or name == "__loader__" or hasattr(owner, "acquire")  # of a hook of imports; of gevent
+                        ):  # fmt: skip
                             here.append((f"{dotted}.{name}", value))
                         continue
                     path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))

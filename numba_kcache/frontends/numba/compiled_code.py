@@ -6,9 +6,9 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             Code of a device function or an implementation is used again only if all its argument types are plain: the
             type of a function, a class or an extension's type refers to an object of the program, on whose present
             state the code depends, and which the digest of the function itself does not cover.
-            Of a device function it is used again only if it was compiled last under the same digest and for the same
-            target, and nothing else was compiled of it since; or if its decorator compiled it under `install()`, and
-            everything that its code depends on is now as it was then.
+            Of a device function it is used again only if it was compiled last under the same digest and settings, for
+            the same target, and nothing else was compiled of it since; or if its decorator compiled it under
+            `install()`, and everything that its code depends on is now as it was then.
             Warnings are issued during the compile, under the program's filters, and are not stored: a hit issues none.
 Not here    What one Numba does alone: its own steps (llvm_compile, mlir_compile).
 """
@@ -38,7 +38,7 @@ from . import Flavour, Registration, Registrations, gathered, is_a, loaded, on_d
 from .fingerprint import Trust, Uncapturable, fingerprint, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
-"""For each device function: the digest and target of its last compile, and the number of its overloads then."""
+"""For each device function: the digest of its last compile, target and settings, and the number of overloads then."""
 
 _decorated: WeakKeyDictionary[Any, tuple[object, Any]] = WeakKeyDictionary()
 """For each device function that its decorator compiled for one signature: its `_state_now` then, and overloads."""
@@ -117,8 +117,7 @@ def compile_kernel(
     options["link"] = [given] if isinstance(given, (str, os.PathLike)) else list(given)  # a Numba appends to it
     part = flavour.part("compile")
     fresh = fresh_functions(flavour, flavour.registrations(), device_functions, generated)
-    device = assumed_device(flavour, part.assumed(target, generated))
-    with device, fresh:
+    with assumed_device(flavour, part.assumed(target, generated)), fresh:
         code = part.compile_signature(declared.py_func, types, options, target, generated, links)
     why = code.why
     if not all(str(each.__module__).startswith(f"{flavour.owned}.") for each in code.callbacks):
@@ -174,11 +173,11 @@ def forget_implementations(flavour: Flavour, registrations: Registrations, wante
         templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
         for own in map(vars, {*templates, *registry.attributes, *registry.functions}):
             given = own.get("_overload_func") or own.get("_definition_func")
-            for kept in [kept for name in _TEMPLATE_CACHES if (kept := own.get(name))] if given else ():
-                for key in list(kept):
+            for name in _TEMPLATE_CACHES if given else ():
+                for key in list(own.get(name, ())):
                     is_wanted = all_code or id(getattr(given, "__func__", given)) in wanted
                     if is_wanted or not is_plain(key if isinstance(key, tuple) else (key,), flavour.form_of_type):
-                        kept.pop(key, None)
+                        own[name].pop(key, None)
 
 
 @contextmanager
@@ -198,11 +197,11 @@ def fresh_functions(
         target: The target.
     """
     functions = [(on_device(function), digest) for function, digest in device_functions]
+    target = target, {**vars(sys.modules[flavour.config])}
     for found, digest in functions:
         if is_a(found, *flavour.dispatchers[:1]):  # not one of `njit` that no kernel has called yet
             overloads = dict(found.overloads)
-            is_known = _compiled_as.pop(found, None) == (digest, target, len(overloads))
-            is_known = is_known or (
+            is_known = _compiled_as.pop(found, None) == (digest, target, len(overloads)) or (
                 found in _decorated and _decorated[found] == (_state_now(flavour, found), overloads)
             )
             if not (is_known and is_plain((*overloads,), flavour.form_of_type)):
@@ -224,7 +223,7 @@ def _state_now(flavour: Flavour, dispatcher: Any) -> object:
     found = fingerprint(dispatcher, flavour, with_lines=False)
     if isinstance(found, Uncapturable) or any(each not in _decorated for each, _ in found.device_functions()):
         return None
-    settings = [each.digest for each in flavour.code_environment(has_lines=found.graph.has_lines)]
+    settings = {**vars(sys.modules[flavour.config])}
     return found.digest, loaded(*flavour.device_readers[0])().compute_capability, settings
 
 
