@@ -21,7 +21,7 @@ from typing import Any
 
 from ..engine import Session
 from ..engine.built import watched
-from ..errors import CompileError, OptionError, SettingsError, plain
+from ..errors import CompileError, OptionError, SettingsError, UncacheableError, plain
 from ..frontends import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..observe.text import aligned, counted, preformatted, seconds_text, shows_text
@@ -231,11 +231,9 @@ def _tasks(run: _Run, kernels: Sequence[Cached], targets: Sequence[Target] | Non
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
-        if cache.settings.mode in ("off", "readonly", "frozen"):
-            mode = cache.settings.mode
-            raise SettingsError(
-                f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}", "set mode='readwrite'"
-            )
+        if not cache.stores:
+            why = f"its cache stores nothing: mode={cache.settings.mode!r}"
+            raise SettingsError(f"cannot warm up {kernel._label}", why, "set mode='readwrite'")
         try:
             requests = kernel._requests(list(targets) if targets else None)
         except OptionError as error:  # a Numba kernel without a signature
@@ -309,7 +307,7 @@ def _record_facts(kernels: Sequence[Any]) -> None:
         record(session, (kind,))
 
 
-def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
+def _failure(report: WarmUpReport, errors: list[BaseException]) -> Any:
     failed = list(zip(report.failed, errors, strict=True))
     log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
     stored = len(report.built) + len(report.hit)
@@ -319,6 +317,7 @@ def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
     if len(failed) > 10:
         lines.append(f"  and {len(failed) - 10} more")
     what = f"cannot compile {len(failed)} of {counted(len(report.results), 'kernel')}"
-    raised = CompileError(what, "\n".join([why, *lines]), ".log has all that the compilers said", log)
-    raised.report = report  # type: ignore[attr-defined]
+    kind = UncacheableError if all(isinstance(each, UncacheableError) for each in errors) else CompileError
+    raised: Any = kind(what, "\n".join([why, *lines]), ".log has all that the compilers said")
+    raised.log, raised.report = log, report
     return raised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
 import signal
 import socket
@@ -21,6 +22,7 @@ from numba_kcache import (
     KernelCache,
     OptionError,
     SettingsError,
+    UncacheableError,
     cached_kernel,
     cached_module,
     warm_up,
@@ -296,6 +298,17 @@ def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
     assert caught.value.log.count('error: identifier "nope" is undefined') == 2
     assert (len(report.built), len(report.hit), len(report.failed)) == (2, 0, 6)
     assert keys_of(numba_kcache) == {cached_kernel(EMPTY).key(arch) for arch in ("sm_80", "sm_90")}
+
+
+def test_kernel_that_cannot_be_keyed_is_an_uncacheable_error() -> None:
+    """As in `.compile()`, where nothing else failed; it can be pickled."""
+    with pytest.raises(UncacheableError, match="none is stored") as caught:
+        warm_up(cached_kernel("__DATE__" + EMPTY), "sm_80", progress=False)
+    copied: Any = pickle.loads(pickle.dumps(caught.value))
+
+    assert str(copied) == str(caught.value)
+    assert statuses(copied.report) == [("sm_80", "failed")]
+    assert "it uses __DATE__ or __TIME__" in copied.log
 
 
 @pytest.mark.slow
