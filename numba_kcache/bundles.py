@@ -288,8 +288,6 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     try:
         return set(filter(entry_format.is_key, tier.tier.keys(kind)))
-    except FileNotFoundError:
-        return set()  # a directory that does not exist yet: the first put makes it
     except Exception as error:  # of any client
         cannot, hint = f"cannot {what} {tier.tier.name}", "`numba-kcache doctor` tests the tiers"
         raise KCacheError(cannot, why_of(error), hint) from None
