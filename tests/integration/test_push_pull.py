@@ -204,7 +204,7 @@ def test_info_verb_shows_whether_each_tier_answers(
 
 
 def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
-    """It is an error if no tier is set or named, if it is read-only or cannot be read, or if the mode forbids writing."""
+    """It is an error if no tier is set or named, if it is read-only or does not answer, or if the mode forbids it."""
     cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
     with pytest.raises(KCacheError, match="cannot push: no writable tier is set"):
         cache.push()
