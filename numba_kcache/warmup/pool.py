@@ -312,8 +312,10 @@ def _failure(report: WarmUpReport, errors: list[BaseException]) -> Any:
     log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
     stored = len(report.built) + len(report.hit)
     why = "none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"
-    firsts = ((getattr(error, "why", "") or str(error) or repr(error)).splitlines()[0] for error in errors[:10])
-    lines = [f"  {each}: {first}" for each, first in zip(report.failed, firsts, strict=False)]
+    lines = [
+        f"  {each}: {(getattr(error, 'why', '') or str(error) or repr(error)).splitlines()[0]}"
+        for each, error in failed[:10]
+    ]
     if len(failed) > 10:
         lines.append(f"  and {len(failed) - 10} more")
     what = f"cannot compile {len(failed)} of {counted(len(report.results), 'kernel')}"
