@@ -1295,6 +1295,11 @@ def _is_fixed(value: Any) -> bool:
     )
 
 
+def named_targets(arch: Any) -> tuple[Target, ...] | None:
+    """The targets that `arch` names, "native" the current device's; None for None."""
+    return None if arch is None else read_arch(arch) or (current_device().target,)
+
+
 def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:
     """Require that new entries can be written to the configured directory, or that it has the given entry.
 

@@ -22,8 +22,8 @@ from typing import Any
 from ..engine import Session
 from ..engine.built import watched
 from ..errors import CompileError, OptionError, SettingsError, UncacheableError, plain
-from ..frontends import require_directory
-from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
+from ..frontends import named_targets, require_directory
+from ..model import NO_TARGET, NamedTuple, Target, tell_wait
 from ..observe.text import aligned, counted, preformatted, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
@@ -163,7 +163,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             "it must be a whole number of at least 1",
             "leave it out: one for each core",
         )
-    targets, run = None if arch is None else read_arch(arch), _Run(progress)
+    targets, run = named_targets(arch), _Run(progress)
     remaining = _build_ahead(run, kernels, targets)
     tasks = list(_tasks(run, remaining, targets))
     run.total = len(run.results) + len(tasks)
