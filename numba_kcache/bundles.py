@@ -20,10 +20,10 @@ from typing import Any
 from . import store as entry_format
 from .engine import Session, arrived
 from .errors import BundleError, KCacheError, OptionError, SettingsError, why_of
-from .frontends import require_directory
+from .frontends import named_targets, require_directory
 from .headers.lookup import without_stats
 from .keys import Component, sha256
-from .model import NO_TARGET, NamedTuple, Target, read_arch
+from .model import NO_TARGET, NamedTuple, Target
 from .model.json_values import read_json
 from .model.tier_address import shown_tiers
 from .settings import path_from, read_settings, working_directory
@@ -62,7 +62,7 @@ def export_bundle(
     signing_key = session.settings.signing_key if sign is not False else None
     if sign and signing_key is None:
         raise OptionError(f"cannot sign the bundle {path}", "there is no key", "configure(signing_key=...)")
-    targets = None if arch is None else read_arch(arch)
+    targets = named_targets(arch)
     wanted = None if identities is None else [{each.name: each.digest for each in one} for one in identities]
     entries = _chosen(session, wanted, targets)
     if not entries:
@@ -288,8 +288,6 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     try:
         return set(filter(entry_format.is_key, tier.tier.keys(kind)))
-    except FileNotFoundError:
-        return set()  # a directory that does not exist yet: the first put makes it
     except Exception as error:  # of any client
         cannot, hint = f"cannot {what} {tier.tier.name}", "`numba-kcache doctor` tests the tiers"
         raise KCacheError(cannot, why_of(error), hint) from None

@@ -220,6 +220,7 @@ class KernelCache(GetOr):
         Raises:
             CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output, and
                 `.report` the `WarmUpReport`.
+            UncacheableError: As CompileError, if no kernel that failed can be keyed.
             EntryError, OptionError: There are no such kernels, or targets.
             SettingsError: The mode of a kernel's cache forbids storing, or `workers` is not a positive integer.
         """

@@ -119,9 +119,7 @@ def _seconds(value: Any) -> float:
 
 
 def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = value.strip().lower() if isinstance(value, str) else None
+    text = str(value).strip().lower()
     if text in ("1", "true", "yes", "on"):
         return True
     if text in ("0", "false", "no", "off", ""):
@@ -131,10 +129,10 @@ def _flag(value: Any) -> bool:
 
 def _one_of(*choices: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
-        text = value.strip().lower() if isinstance(value, str) else value
+        text = str(value).strip().lower()
         if text not in choices:
             raise ValueError(f"it must be one of {', '.join(choices)}")
-        return str(text)
+        return text
 
     return read
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,4 +16,6 @@ def __getattr__(name: str) -> Any:
         from .cuda_core import program_cache
 
         return program_cache()
+    if name in ("cuda_compute", "triton"):
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

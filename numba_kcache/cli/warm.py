@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import CompileError
+from ..errors import KCacheError
 from ..frontends import require_lasting
 from ..observe.console import count
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
@@ -33,13 +33,12 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     import_from_here()
     try:
         report = cache.warm_up(arguments.what, targets, workers=arguments.workers, progress=not arguments.json)
-    except CompileError as raised:
-        if not hasattr(raised, "report"):
+    except KCacheError as raised:
+        failed: Any = raised
+        if not hasattr(failed, "report"):
             raise
-        report, error = (
-            raised.report,
-            f"\n{raised.what}: {raised.why.splitlines()[0]}\n\n{raised.log}\n  hint: correct these, and warm up again",
-        )
+        report, hint = failed.report, "correct these, and warm up again"
+        error = f"\n{failed.what}: {failed.why.splitlines()[0]}\n\n{failed.log}\n  hint: {hint}"
     is_live = sys.stderr is not None and sys.stderr.isatty()  # there the bar vanishes; elsewhere each is a line already
     value = {**report._asdict(), "results": [each._asdict() for each in report.results]}
     return Result(value, f"{report}{error}", 1 if report.failed else 0, report.table() if is_live else None)

@@ -18,7 +18,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -392,7 +392,8 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
     folder = folder if os.path.isdir(folder) else working_directory()
     given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
     try:
-        return [path_from(folder, each) for each in given]
+        paths = [path_from(folder, each) for each in given]
+        return sorted(paths) if isinstance(given, Set) else paths
     except TypeError as error:
         raise OptionError("cannot use depends", str(error), "give paths; pass other values in components=") from None
 

@@ -179,6 +179,20 @@ def not_source(thing: object) -> OptionError:
     return OptionError(f"cannot make a kernel of {thing!r}", f"it is of type {kind}, which is not a source", hint)
 
 
+def listed_option(options: Mapping[str, Any], name: str) -> Any:
+    """Read an option that is a list or a mapping; () if it is not given.
+
+    Raises:
+        OptionError: It is neither. A set has another order in each process.
+    """
+    value = options.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes, set, frozenset)) or not hasattr(value, "__iter__"):
+        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
+    return value if isinstance(value, Mapping) else tuple(value)
+
+
 # -- base --------------------------------------------------------------------------------------------------------------
 
 
@@ -1281,6 +1295,11 @@ def _is_fixed(value: Any) -> bool:
     )
 
 
+def named_targets(arch: Any) -> tuple[Target, ...] | None:
+    """The targets that `arch` names, "native" the current device's; None for None."""
+    return None if arch is None else read_arch(arch) or (current_device().target,)
+
+
 def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:
     """Require that new entries can be written to the configured directory, or that it has the given entry.
 
@@ -1355,7 +1374,7 @@ def cached_kernel(thing: Any = None, name: Any = None, /, *more: Any, **options:
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: checked against the source; needed for
             the types of PTX.
-        depends: Plain values, or Paths of files, whose content enters the key; for a Numba kernel also a mapping.
+        depends: Plain values, or Paths of files, whose content enters the key; a list or a mapping.
         keep_ptx: Store the PTX with the cubin (True).
         strict, strided: Refuse to run uncached; accept arrays that are not contiguous (False).
         cooperative, cluster, max_dynamic_shared, carveout: Launch attributes, applied on every device.

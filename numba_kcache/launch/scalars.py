@@ -3,8 +3,9 @@
 Promise     A number is accepted only if the parameter's type can hold it: integers exactly, floats rounded to
             nearest but never to infinity; a float is not accepted for an integer, nor a complex for a real number.
             Values whose bytes are not certain (a bare int where only a size is known) are refused.
-Method      The components of a vector are converted one by one; for a struct, bytes of its size are accepted. The
-            compiler's types do not distinguish an enum from a struct, so for a struct NumPy scalars are accepted too.
+Method      The components of a vector are converted one by one; for a struct, a small float and a complex number, bytes
+            of the size are accepted. The compiler's types do not distinguish an enum from a struct, so for a struct
+            NumPy scalars are accepted too.
 Not here    Python numbers that need no conversion, which `ValueSlot` (launch) passes on directly.
 Source      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
@@ -18,6 +19,7 @@ import numbers
 import operator
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import NUMPY_NAMES, STRUCT_LETTERS, bounds_of
@@ -31,7 +33,6 @@ _SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
 _CTYPES_NUMBERS = "?bBhHiIlLqQfdg"
 """The `_type_` codes of ctypes' numbers, without characters and pointers."""
 
-_TENSOR_MAP_BYTES = 128
 _NO_NUMBER = object()
 
 
@@ -45,6 +46,10 @@ def converter_for(slot: ParameterSlot) -> Callable[[Any], Any]:
 def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
     """The number to pack for a scalar code: that of the parameter, or of the components of a vector."""
     number = _texture_of(value) if code == "u8" and _is_texture(value) else _number(value)
+    if number is _NO_NUMBER and code in "f2 bf e4 e5 c4 c8":
+        with suppress(struct.error):  # no bytes, or of another size
+            parts = struct.unpack("=" + STRUCT_LETTERS[code], _raw_bytes(value, scalars=False) or b"")
+            return complex(*parts) if code[0] == "c" else parts[0]
     if code == "b1":
         if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
             raise slot.refuse(value, "the parameter is a bool", "pass True or False")
@@ -98,7 +103,7 @@ def _bytes(slot: ParameterSlot, value: Any) -> bytes:
         if component[0] == "c":
             values = [part for each in values for part in (each.real, each.imag)]
         return struct.pack("=" + STRUCT_LETTERS[component] * count, *values)
-    raw = _raw_bytes(value, size, scalars=code[0] != "v")
+    raw = _raw_bytes(value, scalars=code[0] != "v")
     if raw is None:
         raise slot.refuse(value, *_why_no_bytes(value, slot))
     if len(raw) != size:
@@ -175,7 +180,7 @@ def _is_numpy(value: Any) -> bool:
     return any(base.__module__ == "numpy" for base in type(value).__mro__)
 
 
-def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
+def _raw_bytes(value: Any, *, scalars: bool) -> bytes | None:
     """The bytes of `value`, or None if its size or content is not certain."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -190,7 +195,7 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
     if scalars and _is_texture(value):
         return _texture_of(value).to_bytes(8, "little")
     if type(value).__name__ == "CUtensorMap":
-        return ctypes.string_at(int(value.getPtr()), size) if size == _TENSOR_MAP_BYTES else b""
+        return ctypes.string_at(int(value.getPtr()), 128)
     return None
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from ..errors import BundleError, KCacheError, why_of
+from ..errors import BundleError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
@@ -141,13 +141,13 @@ class Bundle:
 
 
 class BundleTier(Tier):
-    """A bundle as a tier, opened at the first look-up. An error of opening it is raised again at each look-up."""
+    """A bundle as a tier, opened at the first look-up that finds it."""
 
     is_trusted = True  # its signature was checked as a whole when it was opened
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
         self.name, self._open = name, open_bundle
-        self._bundle: Bundle | KCacheError | None = None
+        self._bundle: Bundle | None = None
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all.
@@ -163,20 +163,15 @@ class BundleTier(Tier):
 
     def targets(self) -> Sequence[str]:
         """The targets of its code; empty until it was opened."""
-        return self._bundle.report.targets if isinstance(self._bundle, Bundle) else ()
+        return self._bundle.report.targets if self._bundle else ()
 
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""
-        return [file.key for file in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
+        return [key for of, key in self._opened()._at if of == kind]
 
     def _opened(self) -> Bundle:
         if self._bundle is None:
-            try:
-                self._bundle = self._open()
-            except KCacheError as error:  # it is refused, or the package that checks signatures is missing
-                self._bundle = error  # a large file is not read in full again at each miss
-        if isinstance(self._bundle, KCacheError):
-            raise self._bundle.with_traceback(None)  # otherwise each miss would add its frames to those before
+            self._bundle = self._open()
         return self._bundle
 
 

@@ -282,7 +282,7 @@ class CheckedTier:
             result = operation()
             is_reachable = True
         except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
-            if opens and isinstance(error, OSError):
+            if opens and isinstance(error, (OSError, KCacheError)):  # a bundle is refused, or a package is missing
                 self._breaker.open()
             self._trouble(why_of(error))
         with self._counting:

@@ -21,9 +21,9 @@ from typing import Any
 
 from ..engine import Session
 from ..engine.built import watched
-from ..errors import CompileError, OptionError, SettingsError, plain
-from ..frontends import require_directory
-from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
+from ..errors import CompileError, OptionError, SettingsError, UncacheableError, plain
+from ..frontends import named_targets, require_directory
+from ..model import NO_TARGET, NamedTuple, Target, tell_wait
 from ..observe.text import aligned, counted, preformatted, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
@@ -163,7 +163,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             "it must be a whole number of at least 1",
             "leave it out: one for each core",
         )
-    targets, run = None if arch is None else read_arch(arch), _Run(progress)
+    targets, run = named_targets(arch), _Run(progress)
     remaining = _build_ahead(run, kernels, targets)
     tasks = list(_tasks(run, remaining, targets))
     run.total = len(run.results) + len(tasks)
@@ -231,11 +231,9 @@ def _tasks(run: _Run, kernels: Sequence[Cached], targets: Sequence[Target] | Non
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
-        if cache.settings.mode in ("off", "readonly", "frozen"):
-            mode = cache.settings.mode
-            raise SettingsError(
-                f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}", "set mode='readwrite'"
-            )
+        if not cache.stores:
+            why = f"its cache stores nothing: mode={cache.settings.mode!r}"
+            raise SettingsError(f"cannot warm up {kernel._label}", why, "set mode='readwrite'")
         try:
             requests = kernel._requests(list(targets) if targets else None)
         except OptionError as error:  # a Numba kernel without a signature
@@ -309,16 +307,19 @@ def _record_facts(kernels: Sequence[Any]) -> None:
         record(session, (kind,))
 
 
-def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
+def _failure(report: WarmUpReport, errors: list[BaseException]) -> Any:
     failed = list(zip(report.failed, errors, strict=True))
     log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
     stored = len(report.built) + len(report.hit)
     why = "none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"
-    firsts = ((getattr(error, "why", "") or str(error) or repr(error)).splitlines()[0] for error in errors[:10])
-    lines = [f"  {each}: {first}" for each, first in zip(report.failed, firsts, strict=False)]
+    lines = [
+        f"  {each}: {(getattr(error, 'why', '') or str(error) or repr(error)).splitlines()[0]}"
+        for each, error in failed[:10]
+    ]
     if len(failed) > 10:
         lines.append(f"  and {len(failed) - 10} more")
     what = f"cannot compile {len(failed)} of {counted(len(report.results), 'kernel')}"
-    raised = CompileError(what, "\n".join([why, *lines]), ".log has all that the compilers said", log)
-    raised.report = report  # type: ignore[attr-defined]
+    kind = UncacheableError if all(isinstance(each, UncacheableError) for each in errors) else CompileError
+    raised: Any = kind(what, "\n".join([why, *lines]), ".log has all that the compilers said")
+    raised.log, raised.report = log, report
     return raised

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import numba_kcache
-from numba_kcache import KernelCache
+from numba_kcache import KernelCache, adapters
 from numba_kcache.errors import KCacheError
 from tests.support.compiling import ROOT, SAXPY, in_python
 
@@ -109,6 +109,14 @@ def test_error_tree_is_what_the_contract_says() -> None:
         assert issubclass(getattr(numba_kcache, name), (base,))
         assert issubclass(getattr(numba_kcache, name), KCacheError)
     assert issubclass(numba_kcache.KCacheWarning, UserWarning)
+
+
+@pytest.mark.parametrize("name", ["cuda_compute", "triton"])
+def test_adapter_is_found_in_their_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`adapters.cuda_compute.cached()` needs no import of its own."""
+    monkeypatch.delattr(adapters, name, raising=False)
+
+    assert getattr(adapters, name).__name__ == f"numba_kcache.adapters.{name}"
 
 
 FOREIGN = "print([name for name in ('numba', 'cuda', 'numpy', 'logging') if name in sys.modules])"

@@ -204,7 +204,7 @@ def test_info_verb_shows_whether_each_tier_answers(
 
 
 def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
-    """It is an error if no tier is set or named, if it is read-only or unreachable, or if the mode forbids writing."""
+    """It is an error if no tier is set or named, if it is read-only or does not answer, or if the mode forbids it."""
     cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
     with pytest.raises(KCacheError, match="cannot push: no writable tier is set"):
         cache.push()
@@ -214,5 +214,7 @@ def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
         KernelCache(tmp_path / "a").pull()
     with pytest.raises(KCacheError, match="cannot pull from redis://127"):
         cache.pull(f"redis://:codswallop@127.0.0.1:{free_port()}/0")
+    with pytest.raises(KCacheError, match="missing: No such file or directory"):
+        cache.pull(str(tmp_path / "missing"))
     with pytest.raises(KCacheError, match="mode readonly"):
         KernelCache(tmp_path / "a", mode="readonly").pull(str(tmp_path))

@@ -324,6 +324,21 @@ def test_complex_number_goes_where_the_kernel_takes_a_pair(
 
 
 @PATHS
+@pytest.mark.parametrize(("code", "raw"), [
+    ("f2", b"\0\x3e"), ("bf", b"\xc0\x3f"), ("e4", b"\x3c"), ("c4", struct.pack("ff", 1, 2)),
+    ("c8", struct.pack("dd", 1, 2)),
+])  # fmt: skip
+def test_bytes_of_their_size_stand_for_small_floats_and_complex_numbers(code: str, raw: bytes, native: bool) -> None:
+    """As for structs: bytes or a record; more or fewer bytes are refused."""
+    kernel = Kernel(one(code))
+
+    assert [kernel.bytes_of(each, native=native) for each in (raw, bytearray(raw), np.void(raw))] == [[raw]] * 3
+    for other in (raw + b"\0", raw[1:]):
+        with pytest.raises(ArgumentError, match="the parameter is a number"):
+            kernel.bind(native=native)(other)
+
+
+@PATHS
 def test_complex_number_does_not_fit_pairs_of_others(native: bool) -> None:
     """A complex number is refused for pairs of other types, and if a part is too large for a float."""
     for code, argument in (("v2i4", 1j), ("v4f4", 1j), ("v2f4", 1e39j)):

@@ -282,6 +282,15 @@ def test_build_may_build_others_and_kernels(directory: Path) -> None:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
+def test_order_of_files_in_a_set_does_not_count(directory: Path, tmp_path: Path) -> None:
+    """It is another one in each process."""
+    files = [tmp_path / f"{number}.toy" for number in range(8)]
+    for file in files:
+        file.write_text(file.name)
+
+    assert key_of(directory, {"a": 1}, depends=set(files)) == key_of(directory, {"a": 1}, depends=files)
+
+
 def test_content_of_files_and_folders_counts_and_not_their_place(directory: Path, tmp_path: Path) -> None:
     """A changed byte, or a new, renamed or removed file in a folder, gives another key; another path of the same
     content does not."""

@@ -14,7 +14,7 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.engine import RunsUncached
-from numba_kcache.errors import KCacheWarning, UncacheableError
+from numba_kcache.errors import KCacheWarning, OptionError, UncacheableError
 from numba_kcache.frontends.numba import compiled_code
 from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.model import EventKind, Target
@@ -210,3 +210,9 @@ def test_registry_of_a_module_that_replaces_another_is_found(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "numba.cuda.kcache_added", added)
 
     assert "numba.cuda.kcache_added" in {name for name, _registry in NUMBA.holders()}
+
+
+def test_dependencies_in_a_set_are_refused() -> None:
+    """Their order, and so the key, would be another one in each process."""
+    with pytest.raises(OptionError, match="it is not a list"):
+        cached_kernel(lambda x: None, kind="numba", depends={"a", "b"})

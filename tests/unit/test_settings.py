@@ -72,6 +72,7 @@ def test_every_setting_is_tried_above() -> None:
         ({"max_size_bytes": 4096}, "max_size_bytes", 4096),
         ({"max_entries": 3}, "max_entries", 3),
         ({"shared": True}, "shared", True),
+        ({"shared": 1}, "shared", True),
         ({"tiers": Path("/a,b")}, "tiers", (TierAddress("directory", "/a,b"),)),
         (
             {"tiers": ["/a", Path("/b.kcache")]},
@@ -122,7 +123,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("mode", "", ["off"], "it must be one of readwrite"),
     ("toolchain", "NUMBA_KCACHE_TOOLCHAIN", "newest", "it must be one of exact, any"),
     ("shared", "NUMBA_KCACHE_SHARED", "perhaps", "it must be 1 or 0"),
-    ("shared", "", 1, "it must be 1 or 0"),
+    ("shared", "", 2, "it must be 1 or 0"),
     ("durability", "NUMBA_KCACHE_DURABILITY", "some", "it must be one of none, data, full"),
     ("log_level", "NUMBA_KCACHE_LOG", "loud", "it must be one of debug, info, warning, error, off"),
     ("tiers", "NUMBA_KCACHE_TIERS", "/a,gopher://host", "gopher:// is not one of the known kinds of tiers"),

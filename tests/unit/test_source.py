@@ -12,7 +12,7 @@ import pytest
 from numba_kcache.errors import OptionError
 from numba_kcache.frontends import cached_kernel
 from numba_kcache.frontends.source import define_path, define_text, returns_source
-from numba_kcache.frontends.source.inputs import listed, read_link_inputs
+from numba_kcache.frontends.source.inputs import read_link_inputs
 from numba_kcache.model import FILE_WORDS
 from numba_kcache.model.text import decoded
 from tests.support.compiling import EMPTY, compiled
@@ -360,6 +360,8 @@ def test_options_resolve_against_the_defining_file(tmp_path: Path) -> None:
         ({"arch": ["sm_90", "x"]}, "cannot read arch 'x'"),
         ({"cache": "somewhere"}, "cannot use cache='somewhere': it is a str"),
         ({"depends": "a.h"}, "cannot use depends='a.h': it is not a list"),
+        ({"depends": {"a", "b"}}, "it is not a list"),
+        ({"link": frozenset(["a.cu"])}, "it is not a list"),
         ({"link": "a.cu"}, "cannot use link='a.cu': it is not a list"),
         ({"strict": "no"}, "cannot use strict='no': it is a str"),
         ({"strided": 1}, "cannot use strided=1: it is a int"),
@@ -418,7 +420,7 @@ def test_linkable_code_of_numba_is_read() -> None:
 def test_link_input_is_refused(links: Any, says: str) -> None:
     """An input that cannot be linked is named."""
     with pytest.raises(OptionError, match=says):
-        read_link_inputs(listed({"link": links}, "link"), "/nowhere")
+        cached_kernel(EMPTY, link=links).key("sm_90")
 
 
 def test_names_that_differ_by_a_counter_change_the_key() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +23,14 @@ from numba_kcache import (
     KernelCache,
     OptionError,
     SettingsError,
+    UncacheableError,
     cached_kernel,
     cached_module,
+    frontends,
     warm_up,
 )
 from numba_kcache.engine import process_session
-from numba_kcache.model import Event, EventKind
+from numba_kcache.model import Event, EventKind, Target
 from numba_kcache.warmup import pool as warming
 from numba_kcache.warmup.discovery import kernels_of
 from tests.support import kernels
@@ -296,6 +300,27 @@ def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
     assert caught.value.log.count('error: identifier "nope" is undefined') == 2
     assert (len(report.built), len(report.hit), len(report.failed)) == (2, 0, 6)
     assert keys_of(numba_kcache) == {cached_kernel(EMPTY).key(arch) for arch in ("sm_80", "sm_90")}
+
+
+def test_native_is_the_target_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the kernel's own, as on the command line; so in an export."""
+    monkeypatch.setattr(frontends, "current_device", lambda: SimpleNamespace(target=Target(9, 0, "a")))
+    kernel = cached_kernel(EMPTY, arch="sm_80")
+    kernel.compile()
+
+    assert statuses(warm_up(kernel, "native", progress=False)) == [("sm_90a", "built")]
+    assert numba_kcache.export_bundle(tmp_path / "k.kcache", arch="native").targets == ("sm_90a",)
+
+
+def test_kernel_that_cannot_be_keyed_is_an_uncacheable_error() -> None:
+    """As in `.compile()`, where nothing else failed; it can be pickled."""
+    with pytest.raises(UncacheableError, match="none is stored") as caught:
+        warm_up(cached_kernel("__DATE__" + EMPTY), "sm_80", progress=False)
+    copied: Any = pickle.loads(pickle.dumps(caught.value))
+
+    assert str(copied) == str(caught.value)
+    assert statuses(copied.report) == [("sm_80", "failed")]
+    assert "it uses __DATE__ or __TIME__" in copied.log
 
 
 @pytest.mark.slow

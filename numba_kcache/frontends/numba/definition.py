@@ -22,7 +22,7 @@ from ...errors import OptionError, UncacheableError
 from ...keys import Component, Plain, component
 from ...model import Artifact, Choice, Resolution, Target
 from ...settings import NVRTC_VARIABLES, variables
-from .. import COMMON_OPTIONS, Definition, Resolutions, Variant
+from .. import COMMON_OPTIONS, Definition, Resolutions, Variant, listed_option
 from . import Flavour, surface
 from .arguments import Signature, TypedLauncher, converts, is_alone, make_launcher
 from .fingerprint import Depends, Fingerprint, Refused, Uncapturable, fingerprint, type_digest
@@ -88,10 +88,7 @@ class PythonDefinition(Definition):
             from ...launch.attributes import read_launch_options
 
             self.launch_options = read_launch_options(options, self.kind)
-        depends = options.get("depends") or ()
-        if isinstance(depends, (str, bytes, os.PathLike)):
-            raise OptionError(f"cannot use depends={depends!r}", "it is not a list", "write depends=[...]")
-        self.depends: Depends = depends if isinstance(depends, Mapping) else tuple(depends)
+        self.depends: Depends = listed_option(options, "depends") if "depends" in options else ()
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
         self._declared: Any = None

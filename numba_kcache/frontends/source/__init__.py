@@ -36,7 +36,7 @@ from ...model import (
 )
 from ...settings import NVRTC_VARIABLES, path_from, variables, working_directory
 from ...toolchain import Toolchain
-from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Variant
+from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Variant, listed_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -529,9 +529,8 @@ class SourceDefinition(Definition):
         self.link: Sequence[Any] = ()
         self.depends: Sequence[Any] = ()
         if "link" in options or "depends" in options:
-            from .inputs import listed
-
-            self.link, self.depends = listed(options, "link"), listed(options, "depends")
+            self.link, depends = listed_option(options, "link"), listed_option(options, "depends")
+            self.depends = (*depends, *depends.values()) if isinstance(depends, Mapping) else depends
         self.name = source.guess or self.entry_name or ""
         self.is_lazy = module is not None and module.lazy
         self.compile_options = CompileOptions(base_dir=source.base_dir)

@@ -6,7 +6,7 @@ Not here    Sources (source), and the headers that a source includes (surroundin
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine.built import Files
@@ -118,17 +118,3 @@ class Inputs:
                         f"cannot use a {type(each).__name__} in depends=", str(error), "give plain values or Paths"
                     ) from None
                 self.depends.append(each)
-
-
-def listed(options: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """Read an option that is a list; () if it is not given.
-
-    Raises:
-        OptionError: It is not a list.
-    """
-    value = options.get(name)
-    if value is None:
-        return ()
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
-    return tuple(value)
