@@ -749,9 +749,7 @@ class Launches:
         if found is None:
             grid, block, stream, sharedmem = config
             found = self._variant_launch(config, launch_shape(grid, block, sharedmem), stream)
-            if len(self._variant_launches) >= BOUND_LIMIT:
-                self._variant_launches.clear()
-            self._variant_launches[config] = found
+            keep_bounded(self._variant_launches, config, found)
         found.refused(variant, args)
 
     def _relaunch(
