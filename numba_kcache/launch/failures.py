@@ -110,19 +110,17 @@ def _short(text: str) -> str:
 
 
 def watched(
-    driver: Any,
     stream: Any,
-    launch: Callable[[], Any],
+    launch: Callable[[], bool],
     *,
     kernel: str,
     shape: tuple[Dim3, Dim3, int],
     parameters: Sequence[object],
     arguments: Sequence[Any],
-) -> Any:
+) -> bool:
     """Launch between two waits, and return the value of `launch`.
 
     Args:
-        driver: `devices.bindings()`, or an object with its functions.
         stream: The user's launch stream.
         launch: Queues the launch; returns False if another launcher queued it.
         kernel, shape, parameters, arguments: For the message.
@@ -130,7 +128,7 @@ def watched(
     Raises:
         LaunchError: Work that was queued before failed, or this launch did.
     """
-    code = _wait(driver, stream)
+    code = _wait(stream)
     if code:
         raise LaunchError(
             f"cannot launch {kernel}",
@@ -139,7 +137,7 @@ def watched(
         )
     queued = launch()
     if queued:
-        code = _wait(driver, stream)
+        code = _wait(stream)
         if code:
             passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
             grid, block, shared_bytes = shape
@@ -151,9 +149,9 @@ def watched(
     return queued
 
 
-def _wait(driver: Any, stream: Any) -> Any:
+def _wait(stream: Any) -> Any:
     """Synchronise the stream and return the driver's code; 0 without synchronising while it is captured."""
-    handle = stream_handle(stream)
+    handle, driver = stream_handle(stream), bindings()
     code, capturing = driver.cuStreamIsCapturing(handle)
     if code or capturing:
         return 0
