@@ -238,10 +238,10 @@ class DiskStore:
         """The record of `name`, a key; None if there is none that can be trusted."""
         return self.read(RECORD, name, decode_record)
 
-    def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The bytes of a file, not verified; its time of use is not renewed."""
+    def get_encoded(self, key: str) -> bytes | None:
+        """The bytes of an entry's file, not verified; its time of use is not renewed."""
         with suppress(OSError, DamagedEntry):
-            return self.tree.read(kind, key)
+            return self.tree.read(ENTRY, key)
         return None
 
     @property
