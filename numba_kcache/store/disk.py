@@ -236,7 +236,8 @@ class DiskStore:
 
     def get_record(self, name: str) -> Header | None:
         """The record of `name`, a key; None if there is none that can be trusted."""
-        return self.read(RECORD, name, decode_record)
+        found = self.read(RECORD, name, decode_record)
+        return found and found.header
 
     def get_encoded(self, key: str) -> bytes | None:
         """The bytes of an entry's file, not verified; its time of use is not renewed."""
