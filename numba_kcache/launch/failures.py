@@ -110,17 +110,19 @@ def _short(text: str) -> str:
 
 
 def watched(
+    driver: Any,
     stream: Any,
-    launch: Callable[[], bool],
+    launch: Callable[[], Any],
     *,
     kernel: str,
     shape: tuple[Dim3, Dim3, int],
     parameters: Sequence[object],
     arguments: Sequence[Any],
-) -> bool:
+) -> Any:
     """Launch between two waits, and return the value of `launch`.
 
     Args:
+        driver: `devices.bindings()`, or an object with its functions.
         stream: The user's launch stream.
         launch: Queues the launch; returns False if another launcher queued it.
         kernel, shape, parameters, arguments: For the message.
@@ -128,7 +130,7 @@ def watched(
     Raises:
         LaunchError: Work that was queued before failed, or this launch did.
     """
-    code = _wait(stream)
+    code = _wait(driver, stream)
     if code:
         raise LaunchError(
             f"cannot launch {kernel}",
@@ -137,7 +139,7 @@ def watched(
         )
     queued = launch()
     if queued:
-        code = _wait(stream)
+        code = _wait(driver, stream)
         if code:
             passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
             grid, block, shared_bytes = shape
@@ -149,9 +151,9 @@ def watched(
     return queued
 
 
-def _wait(stream: Any) -> Any:
+def _wait(driver: Any, stream: Any) -> Any:
     """Synchronise the stream and return the driver's code; 0 without synchronising while it is captured."""
-    handle, driver = stream_handle(stream), bindings()
+    handle = stream_handle(stream)
     code, capturing = driver.cuStreamIsCapturing(handle)
     if code or capturing:
         return 0

@@ -981,10 +981,11 @@ class Launcher:
     def _queue_watched(self, call: Call, values: list[Any]) -> bool:
         from .failures import watched
 
-        return watched(
-            call.handle, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
+        queued: bool = watched(
+            self.driver, call.handle, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
             parameters=self._debug_labels or (), arguments=call.arguments,
         )  # fmt: skip
+        return queued  # False: another launcher launched, and waited
 
     def _recover(self, config: tuple[Dim3, Dim3, int, Any], arguments: tuple[Any, ...], code: int) -> None:
         """Launch by another launcher after the driver refused with this code (0: see `Relaunch`), or raise.

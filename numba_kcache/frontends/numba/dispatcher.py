@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ...engine import RunsUncached
 from ...errors import CompileError, NoDeviceError, OptionError
-from ...launch import LaunchShape, current_device, relaxed
+from ...launch import LaunchShape, bindings, current_device, relaxed
 from ...model import Artifact
 from .. import Kernel, Launches, define
 from . import Flavour, surface
@@ -118,7 +118,7 @@ def launch_configured(
 
     function = resolutions.definition.function
     watched(
-        stream, queue, kernel=function.__name__, shape=shape,
+        bindings(), stream, queue, kernel=function.__name__, shape=shape,
         parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
     )  # fmt: skip
 
