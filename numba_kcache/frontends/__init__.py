@@ -1374,12 +1374,18 @@ def cached_kernel(thing: Any = None, name: Any = None, /, *more: Any, **options:
     if name is not None:
         options = dict(name=name, **options)
 
-    def decorate(thing: Any, *, depth: int = 2) -> Kernel:
+    def decorate(thing: Any) -> Kernel:
         __tracebackhide__ = True
         try:
-            return Kernel(define(thing, options, depth))
+            return Kernel(define(thing, options, depth=2))
         except Exception as error:
             shorten(error)
             raise
 
-    return decorate if thing is None else decorate(thing, depth=3)
+    if thing is None:
+        return decorate
+    try:
+        return Kernel(define(thing, options, depth=2))
+    except Exception as error:
+        shorten(error)
+        raise
