@@ -637,8 +637,8 @@ class Launches:
             row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
         except TypeError:  # the configuration contains a list
             row, seen = None, False
-        unset: Any = None
-        grid, block, stream, sharedmem = (*config, *(unset, 0)[count - 2 :])  # type: ignore[misc]
+        grid, block = config[:2]
+        stream, sharedmem = config[2] if count > 2 else None, config[3] if count > 3 else 0
         if type(stream) is int and not stream:
             stream = self._zero
         if row is not None and row[0][0]:
