@@ -298,7 +298,8 @@ class KernelCache(GetOr):
 
     def ask_tiers(self) -> None:
         """Send a request to each tier; `info().tiers` then has its latency and reachability."""
-        self.session.tier_reports(asks=True)
+        if self.session.chain is not None:
+            self.session.chain.ask()
 
     @shortening
     def push(self, tier: str | None = None) -> Moved:

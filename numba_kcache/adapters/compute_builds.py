@@ -147,11 +147,10 @@ class _Entry:
         """
         components = self._components()
         libraries = (*_LIBRARIES, "nvvm") if "python" in components else _LIBRARIES
-        options: dict[str, Any] = {"label": self._label, "depends": (), "meta": None, "caller": ""}
-        options["headers"] = HeaderSearch((), (), toolkit=("cuda.compute", _header_folders), is_edited=False)
-        build = functools.partial(self._build, components)
+        headers = HeaderSearch((), (), toolkit=("cuda.compute", _header_folders), is_edited=False)
+        build, makers = functools.partial(self._build, components), (libraries, ())
         try:
-            found = find_or_build(self._session, components, build, **options, makers=(libraries, ()))
+            found = find_or_build(self._session, components, build, label=self._label, makers=makers, headers=headers)
         except _Changed:
             return
         self.key, self.files = found.key, found.payloads

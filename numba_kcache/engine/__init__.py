@@ -873,18 +873,9 @@ class Session(Lookup):
             kernel.forget()
         self.loader.forget()
 
-    def tier_reports(self, sums: Mapping[str, float] | None = None, *, asks: bool = False) -> tuple[TierReport, ...]:
-        """Report the counts of each tier.
-
-        Args:
-            sums: Sums of the counters; None for the counts of this process.
-            asks: Send each tier a request first, to test whether it answers.
-        """
-        if self.chain is None:
-            return ()
-        if asks:
-            self.chain.ask()
-        return self.chain.reports(sums)
+    def tier_reports(self, sums: Mapping[str, float] | None = None) -> tuple[TierReport, ...]:
+        """Report the counts of each tier: of this process, or those in `sums` of the counters."""
+        return () if self.chain is None else self.chain.reports(sums)
 
     def save_counts(self) -> None:
         """Add the counts since the last call to the counters beside the store."""
@@ -994,17 +985,16 @@ def register(name: str, make: Callable[[Settings], Tier]) -> None:
     _registered[name], _configured = make, object()
 
 
-def configure_process(overrides: Mapping[str, Any]) -> Settings:
+def configure_process(overrides: Mapping[str, Any]) -> None:
     """Change settings of the process's cache; each kernel is resolved again at its next launch.
 
     Raises:
         SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
     """
     global _configured
-    settings = settings_of({**_overrides, **overrides})
+    settings_of({**_overrides, **overrides})  # raises
     _overrides.update(overrides)
     _configured = object()
     before = _process.pop("", None)
     if before is not None:
         before.forget()
-    return settings

@@ -37,7 +37,8 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from . import Session
 
 Build = Callable[[], "bytes | Mapping[str, bytes]"]
-Makers = tuple[()] | tuple[tuple[str, ...], tuple[str, ...]]  # libraries, distributions
+Makers = tuple[tuple[str, ...], tuple[str, ...]]  # libraries, distributions
+_NO_MAKERS: Makers = (), ()
 
 ALONE = "data"
 """The name of the payload where `build` returns bytes."""
@@ -76,10 +77,10 @@ def find_or_build(
     build: Build,
     *,
     label: str,
-    depends: Any,
-    meta: Any,
-    caller: str,
-    makers: Makers = (),
+    depends: Any = (),
+    meta: Any = None,
+    caller: str = "",
+    makers: Makers = _NO_MAKERS,
     headers: HeaderSearch | None = None,
 ) -> Built:
     """Implement `KernelCache.get_or_build`.
@@ -113,11 +114,11 @@ class Wanted:
         given: Any,
         label: str,
         headers: HeaderSearch | None = None,
-        makers: Makers = (),
+        makers: Makers = _NO_MAKERS,
         depends: Sequence[str] = (),
     ) -> None:
         self.session, self._given, self.label = session, given, label
-        self._headers, self._makers, self._files = headers, makers or ((), ()), Files(depends)
+        self._headers, self._makers, self._files = headers, makers, Files(depends)
         self._parts = _parts(given)
         if headers and (environment := variables(NVRTC_VARIABLES)):
             self._parts += (component("environment", dict(environment)),)
@@ -125,9 +126,7 @@ class Wanted:
             self._parts += (component("depends", self._files.contents),)
 
     def find(self) -> tuple[Built, Mapping[str, Any]] | None:
-        """Find what is stored, and count a hit; None if it has to be built.
-
-        With the result comes its row in the index if it depends on headers.
+        """Find what is stored, with its row in the index, and count a hit; None if it has to be built.
 
         Raises:
             FrozenCacheError: The result is not stored, and the mode is frozen.
@@ -141,14 +140,12 @@ class Wanted:
                 found = session.first(session.candidates(request))
             if found is None and headers is not None:
                 found = session.first(session.candidates(request._replace(headers=headers)))
-                if found is not None:
-                    return self.answer(found), found.row
         if found is None and session.settings.mode == "frozen":
             from .explain import frozen_error  # here: a hit does not need it
 
             request = self.request(bytes)
             raise frozen_error(session, request, session.components(request))
-        return None if found is None else (self.answer(found), {})
+        return None if found is None else (self.answer(found), found.row)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[Built | Callable[[Build, float], None]]:

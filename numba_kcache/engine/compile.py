@@ -18,7 +18,7 @@ from ..errors import ToolchainMissingError
 from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive, family_of
-from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, Resolution, resolved_without_key, trouble
+from ..model import BUILT, NO_TARGET, Artifact, EventKind, Resolution, resolved_without_key, trouble
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
@@ -41,7 +41,7 @@ def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
 
 
 def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
-    """Find the reasons for which a request missed, and put them into words.
+    """Find the reasons for which a request missed, and put them into words; in a mode that looks nothing up, the mode.
 
     The modules that compare and describe are imported only if something of this kernel was stored before.
     """
@@ -49,9 +49,10 @@ def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Compon
     if cache.looks and not is_shipped and not history.has_history(request.subject, cache.local):
         return (history.NEVER_STORED,), history.NEVER_STORED_TEXT
     from ..explanation.text import summary
-    from .explain import missed
+    from .explain import reasons_of
 
-    reasons = missed(cache, request, components).reasons
+    of_mode = (Reason(ReasonKind.MODE, new=cache.settings.mode),)
+    reasons = reasons_of(cache, request, components).reasons if cache.looks else of_mode
     return reasons, summary(reasons)
 
 
@@ -175,7 +176,7 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
 def _compare(session: Session, request: Request, key: str, artifact: Any) -> None:
     """Report a stored entry whose code differs from a new compile of the same request (mode `verify`)."""
     stored = session._read(key)
-    sizes = [None if each is None else each.attributes.get("payloads") for each in (stored, artifact)]
-    if stored is not None and (stored.cubin != artifact.cubin or sizes[0] != sizes[1]):
+    made = artifact.cubin, artifact.attributes.get("payloads")
+    if stored is not None and (stored.cubin, stored.attributes.get("payloads")) != made:
         difference = f"the stored code of {request.label} is not what the compilers make now ({key})"
-        session.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
+        session.events.emit(trouble(f"verify {key}", difference))

@@ -35,11 +35,10 @@ def explain(lookup: Lookup, request: Request) -> Explanation:
         reason = Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable)
         return Explanation(request.label, request.target.name, "", "uncacheable", reasons=(reason,))
     found = (_hit(lookup, request) or _miss(lookup, request))._replace(covered=request.covered)
-    mode = lookup.settings.mode
-    if mode in ("off", "refresh", "verify"):
-        reasons = (Reason(ReasonKind.MODE, new=mode), *found.reasons)
-        return found._replace(outcome="miss", source="", reasons=reasons)
-    return found
+    if lookup.looks:
+        return found
+    reasons = (Reason(ReasonKind.MODE, new=lookup.settings.mode), *found.reasons)
+    return found._replace(outcome="miss", source="", reasons=reasons)
 
 
 def _hit(lookup: Lookup, request: Request) -> Explanation | None:
@@ -76,16 +75,9 @@ def _is_in(lookup: Lookup, tier: CheckedTier, request: Request) -> bool:
     return any(tier.peek(each.key) is not None for each in lookup.candidates(request, [tier]))
 
 
-def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
-    """Explain a miss of a request; in a mode that looks nothing up, the mode is the reason."""
-    if lookup.settings.mode in ("off", "refresh", "verify"):
-        return Missed((Reason(ReasonKind.MODE, new=lookup.settings.mode),))
-    return reasons_of(lookup, request, components)
-
-
 def frozen_error(lookup: Lookup, request: Request, components: Sequence[Component]) -> FrozenCacheError:
     """Make the error for a request that is not in a frozen cache."""
-    why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
+    why = f"the cache is frozen and does not hold it: {summary(reasons_of(lookup, request, components).reasons)}"
     quarantined = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
     why += f"; in quarantine: {', '.join(quarantined[-3:])}" if quarantined else ""
     command = "" if request.target == NO_TARGET else f": numba-kcache warm MODULE --arch {request.target}"

@@ -97,10 +97,8 @@ def detail_of(lookup: Lookup, file: FoundFile, hits: Mapping[str, int]) -> Entry
     assert isinstance(stored.payloads, Payloads)  # those of an entry that was decoded
     sizes = {name: record.size_bytes for name, (record, _) in stored.payloads.packed.items()}
     if artifact.kind == BUILT:
-        sizes = {
-            **dict(artifact.attributes["payloads"]),
-            **{name: size for name, size in sizes.items() if name != BUILT},
-        }
+        del sizes[BUILT]
+        sizes = {**dict(artifact.attributes["payloads"]), **sizes}
     times_hit = hits.get(file.key[:KEY_DIGITS], 0)
     return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **facts_of(stored))
 

@@ -651,8 +651,8 @@ class Launches:
             row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
         except TypeError:  # the configuration contains a list
             row, seen = None, False
-        unset: Any = None
-        grid, block, stream, sharedmem = (*config, *(unset, 0)[count - 2 :])  # type: ignore[misc]
+        grid, block = config[:2]
+        stream, sharedmem = config[2] if count > 2 else None, config[3] if count > 3 else 0
         if type(stream) is int and not stream:
             stream = self._zero
         if row is not None and row[0][0]:
@@ -763,9 +763,7 @@ class Launches:
         if found is None:
             grid, block, stream, sharedmem = config
             found = self._variant_launch(config, launch_shape(grid, block, sharedmem), stream)
-            if len(self._variant_launches) >= BOUND_LIMIT:
-                self._variant_launches.clear()
-            self._variant_launches[config] = found
+            keep_bounded(self._variant_launches, config, found)
         found.refused(variant, args)
 
     def _relaunch(

@@ -115,7 +115,7 @@ def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Too
         if search.read is None and all(each[0] == "l" for each in events):
             return HeadersRead()  # it asked for no file
         texts = [*search.texts, *recording.texts.values()]
-        if words.names_clock(*texts) or words.hides_clock(*texts):
+        if any(map(words.has_clock, texts)) or words.hides_clock(*texts):
             return HeadersRead(untracked="it uses __DATE__ or __TIME__")
         transcript = recording.transcript()
     except Untracked as untracked:
@@ -236,7 +236,7 @@ def _clock_of(
 ) -> str:
     """Return the reason why the code may depend on the time of the compile; "" if it does not."""
     texts = [*search.texts, *recording.texts.values()]
-    is_hidden, is_named = words.hides_clock(*texts), words.names_clock(*texts)
+    is_hidden, is_named = words.hides_clock(*texts), any(map(words.has_clock, texts))
     if not is_hidden and not is_named:
         return ""
     mentions = [path for path, text in recording.texts.items() if words.has_clock(text) or words.hides_clock(text)]

@@ -30,14 +30,12 @@ class _Text(NamedTuple):
     Args:
         joined: The text with its lines joined.
         pieces: Its words that are a part of one of the names in this module.
-        has_clock: Whether it contains one of the words that expand to the time.
         splits_clock: Whether a line ends within one of these words.
         has_location: Whether it contains one of the words that expand to the name of its file.
     """
 
     joined: bytes
     pieces: frozenset[bytes]
-    has_clock: bool
     splits_clock: bool
     has_location: bool
 
@@ -47,7 +45,7 @@ def _searched(data: bytes) -> _Text:
     whole = joined(data)
     pieces = _parts().intersection(re.findall(rb"\w+", whole))
     splits_clock = whole is not data and any(data.count(word) != whole.count(word) for word in CLOCK)
-    return _Text(whole, pieces, has_clock(data), splits_clock, any(word in whole for word in _LOCATION))
+    return _Text(whole, pieces, splits_clock, any(word in whole for word in _LOCATION))
 
 
 @functools.cache
@@ -73,11 +71,6 @@ def may_ask(data: bytes) -> bool:
 def has_clock(data: bytes) -> bool:
     """Check whether a text contains one of the words that expand to the time."""
     return any(word in data for word in CLOCK)
-
-
-def names_clock(*texts: bytes) -> bool:
-    """Check whether one of the texts contains such a word; what was found is kept, since headers recur."""
-    return any(_searched(each).has_clock for each in texts)
 
 
 def certainly_has_clock(data: bytes) -> bool:

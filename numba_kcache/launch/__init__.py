@@ -678,7 +678,6 @@ def bounds_of(code: str) -> tuple[float, float]:
     return (-above if code[0] == "i" else 0) - 1, above
 
 
-@functools.lru_cache(maxsize=256)
 def struct_format(parameters: tuple[Parameter, ...]) -> str:
     """The `struct` format of a parameter buffer: native byte order, padding only as the offsets require."""
     text, end = "=", 0

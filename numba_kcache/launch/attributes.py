@@ -19,7 +19,7 @@ from ..model import NamedTuple
 from . import AXES, Dim3, LaunchShape, bindings, done
 from .launcher import LoadedKernel
 
-_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
+CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 """Percentages of L1 used as shared memory, by Numba's names for them."""
 
 _COOPERATIVE, _CLUSTER_DIMENSION = 2, 4
@@ -141,9 +141,9 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
         raise OptionError(f"cannot use cooperative={cooperative!r}", why, "write True or False")
     if shared is not None and (type(shared) is not int or shared < 0):
         raise OptionError(f"cannot use max_dynamic_shared={shared!r}", "it is not a number of bytes", "write 65536")
-    percent = _CARVEOUTS.get(carveout.strip().lower()) if isinstance(carveout, str) else carveout
+    percent = CARVEOUTS.get(carveout.strip().lower()) if isinstance(carveout, str) else carveout
     if carveout is not None and (type(percent) is not int or not -1 <= percent <= 100):
-        why = f"it is neither -1 to 100 nor one of {', '.join(_CARVEOUTS)}"
+        why = f"it is neither -1 to 100 nor one of {', '.join(CARVEOUTS)}"
         raise OptionError(f"cannot use carveout={carveout!r}", why, "write carveout=50, the percentage")
     return LaunchOptions(bool(cooperative), _read_cluster(given.get("cluster")), shared or 0, percent)
 

@@ -780,7 +780,6 @@ class Launcher:
         strided: Whether arrays that are not contiguous are accepted.
         attributes: Concatenated launch attributes as the driver takes them; empty for a plain launch.
         relaunch: Called where this launcher cannot launch; see `Relaunch`.
-        slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
         debug_labels: Where each launch is waited for (`failures.watched`), the labels of the arguments; else None.
     """
 
@@ -796,16 +795,14 @@ class Launcher:
         strided: bool = False,
         attributes: bytes = b"",
         relaunch: Relaunch | None = None,
-        slots: list[Slot] | None = None,
         debug_labels: Sequence[object] | None = None,
     ) -> None:
         self.name, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.compiled.typed
         self.function, self.module, self.live = loaded.function, loaded.module, loaded.live
         self.driver, self._loaded = loaded.module.driver, loaded
         self.attributes, self._relaunch, self._debug_labels = attributes, relaunch, debug_labels
-        self.slots, layouts = slots, loaded.module.layouts
-        for slot in slots or ():
-            slot.launcher = self
+        self.slots: list[Slot] | None = None
+        layouts = loaded.module.layouts
         layout = layouts.get((self.parameters, strided)) if self.shares_layout else None
         if layout is None:
             layout = Layout(self.parameters)

@@ -238,27 +238,20 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
     Raises:
         LaunchError: Nothing that `arch` names runs on the device.
     """
-    of_its_own = _own_choices.get(device)
-    if of_its_own is None:
-        plain = (device.plain,) if device.suffix else ()
-        of_its_own = _own_choices[device] = Choice(device, None, plain, device.fallbacks)
+    plain = (device.plain,) if device.suffix else ()
     if not arch:
-        return of_its_own
+        return Choice(device, None, plain, device.fallbacks)
     real, virtual = real_target(arch, device.cc), ptx_target(arch, device)
     if real is not None:
         return Choice(real)
     if virtual is not None:
-        return Choice(device, virtual, of_its_own.alternatives, lambda: (virtual,))
+        return Choice(device, virtual, plain, lambda: (virtual,))
     names = ", ".join(each.name for each in arch)
     raise LaunchError(
         f"cannot launch {kernel} on a device of {device}",
         f"it is built only for {names}",
         "leave arch= out, or add this device's",
     )
-
-
-_own_choices: dict[Target, Choice] = {}
-"""The choice for each device, where `arch` names no target."""
 
 
 def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:

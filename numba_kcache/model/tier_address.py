@@ -92,7 +92,7 @@ def parse_tier(text: str) -> TierAddress:
         raise ValueError("a tier is empty")
     if is_url:
         if scheme not in SCHEMES and re.fullmatch(r"[a-z]{1,9}", scheme):
-            raise ValueError(f"{scheme}:// is not one of the known kinds of tiers: {', '.join(SCHEMES) or 'none'}")
+            raise ValueError(f"{scheme}:// is not one of the known kinds of tiers: {', '.join(SCHEMES)}")
         if scheme not in SCHEMES or "@" in query or shown_place(place).endswith("..."):
             raise ValueError(
                 "a URL's host cannot be read; in user and password write %2C %2F %3A %3F %40 for , / : ? @"

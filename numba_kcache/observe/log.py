@@ -56,10 +56,6 @@ def line_of(event: Event, reason: object) -> str:
         event: The event.
         reason: Reason of this thread's last miss.
     """
-    return plain(_line_of(event, reason))
-
-
-def _line_of(event: Event, reason: object) -> str:
     from .text import bytes_text, seconds_text
 
     kind, fields = event.kind, event.fields

@@ -236,12 +236,13 @@ class DiskStore:
 
     def get_record(self, name: str) -> Header | None:
         """The record of `name`, a key; None if there is none that can be trusted."""
-        return self.read(RECORD, name, decode_record)
+        found = self.read(RECORD, name, decode_record)
+        return found and found.header
 
-    def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The bytes of a file, not verified; its time of use is not renewed."""
+    def get_encoded(self, key: str) -> bytes | None:
+        """The bytes of an entry's file, not verified; its time of use is not renewed."""
         with suppress(OSError, DamagedEntry):
-            return self.tree.read(kind, key)
+            return self.tree.read(ENTRY, key)
         return None
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import KCacheError, why_of
 from ..model import KEY_DIGITS, NamedTuple, artifact_from_header
-from . import ENTRY, FOLDERS, MANIFEST, RECORD, FoundFile, StoredEntry, decode_entry, decode_manifest, decode_record
+from . import ENTRY, FOLDERS, MANIFEST, RECORD, FoundFile, decode_entry, decode_manifest, decode_record
 from .encoding import check_payloads
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def verify(store: DiskStore, check: Check) -> Iterator[Problem]:
     """
     for file in store.files(*FOLDERS):
         try:
-            found = _DECODE[file.kind](file.tree.read(file.kind, file.key), file.key)
-            if isinstance(found, StoredEntry):
+            found: Any = _DECODE[file.kind](file.tree.read(file.kind, file.key), file.key)
+            if file.kind == ENTRY:
                 check_payloads(found)
                 check(found)
         except FileNotFoundError:

@@ -162,7 +162,7 @@ class KeyLocks:
     Args:
         folder: Folder of the lock files, on this node and writable; None: only threads of this process take turns.
         clock: A clock that is never set, in seconds.
-        pause: Waits for a number of seconds; None for `time.sleep`.
+        pause: Waits for a number of seconds.
     """
 
     def __init__(
@@ -170,9 +170,9 @@ class KeyLocks:
         folder: Folder | None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], object] | None = None,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.folder, self.clock, self.pause = folder, clock, pause or time.sleep
+        self.folder, self.clock, self.pause = folder, clock, pause
         self.waited_in_vain_s, self.has_met_stopped = 0.0, False
         self.turns: waiting.Turns = {}
         self.held: weakref.WeakSet[LockFile] = weakref.WeakSet()

@@ -31,6 +31,9 @@ _BEFORE = r"(?:.*[=(,+\s])?[rRfFuU]{0,2}"
 _LITERAL = r"(?:return\b|[\w.]+ *=|\+)?[\s(]*[rRfFuU]{0,2}(['\"])(.*?)(?:\\n)?\1[\s),+]*"
 """A line with one string literal of Python: its quote, and its content."""
 
+_SHOWN_LINES = 20
+"""Most lines of a log that an error shows."""
+
 MAX_LOG_BYTES = 1 << 20
 """Limit of a log that is stored with the code; the log of a template error can have hundreds of MB."""
 
@@ -175,12 +178,12 @@ def bounded(log: bytes) -> bytes:
     return log[:half] + b"\n... %d bytes left out ...\n" % (len(log) - 2 * half) + log[-half:]
 
 
-def excerpt(log: str, limit: int = 20) -> str:
-    """At most `limit` lines of a log; if it is longer, errors come first."""
+def excerpt(log: str) -> str:
+    """At most `_SHOWN_LINES` of a log; if it is longer, errors come first."""
     lines = log.splitlines()
-    if len(lines) > limit:
+    if len(lines) > _SHOWN_LINES:
         blocks = re.split(r"\n[ \t]*\n", log)
         blocks.sort(key=lambda block: re.search(r"\b(?:error|fatal)\b", block.partition("\n")[0]) is None)
         lines = "\n\n".join(blocks).splitlines()
-    more = [f"... {len(lines) - limit} more lines in .log"] if len(lines) > limit else []
-    return "\n".join([*lines[:limit], *more])
+    more = [f"... {len(lines) - _SHOWN_LINES} more lines in .log"] if len(lines) > _SHOWN_LINES else []
+    return "\n".join([*lines[:_SHOWN_LINES], *more])

@@ -17,6 +17,7 @@ from numba_kcache.errors import (
     CompileError,
     EntryError,
     FrozenCacheError,
+    KCacheWarning,
     LaunchConfigError,
     OptionError,
     UncacheableError,
@@ -231,6 +232,21 @@ def test_lazy_module_is_ltoir_and_one_artifact_for_each_kernel_used(cache: Kerne
     again.axpy_float.compile()
     assert counts(cache) == (2, 2, 2)
     assert again.axpy_float.cubin() == found.axpy_float.cubin()
+
+
+def test_stored_ltoir_that_cannot_be_linked_is_compiled_again(cache: KernelCache) -> None:
+    """Only what this process compiled is the user's fault; what was stored is set aside, and the kernel linked."""
+    linked = module(cache, lazy=True).axpy_float.cubin()
+    entries = [entry for each in cache.entries() if (entry := cache.session.local.get(each.key)) is not None]
+    for entry in entries:
+        cache.session.remove(entry.key)
+        if "ltoir" in entry.payloads:
+            rubbish = {**entry.payloads, "ltoir": b"\x7fNC\xed and no code"}
+            assert cache.session.store.put(entry._replace(payloads=rubbish))
+
+    with pytest.warns(KCacheWarning, match="cannot link"):
+        assert module(cache, lazy=True).axpy_float.cubin() == linked
+    assert (len(cache.session.damaged), cache.info().entries) == (1, 2)
 
 
 @each_way

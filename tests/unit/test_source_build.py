@@ -52,6 +52,13 @@ def test_artifact_holds_cubin_ptx_entry_and_time() -> None:
     assert [each.code for each in entry.parameters] == ["f4", "*kf4", "*f4", "i4"]
 
 
+def test_kernel_chosen_by_its_symbol_has_the_names_of_its_parameters() -> None:
+    """Messages name the parameters of a kernel as its text does, however `name=` names the kernel."""
+    artifact = build("namespace ns { __global__ void k(float *first, int second) {} }", name="_ZN2ns1kEPfi")
+
+    assert [each.name for each in artifact.kernels[0].parameters] == ["first", "second"]
+
+
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120", "sm_120a"])
 def test_target_is_built_exactly(target: str) -> None:
     """The cubin is for exactly the target, suffix included; the driver is never left to compile PTX."""

@@ -95,14 +95,11 @@ def code_settings(config: Any) -> dict[str, Plain]:
         pass
     known = vars(config)
     found: dict[str, Plain] = {
-        name: value if type(value := known[name]) in _AS_THEY_ARE else repr(value) for name in _counting(tuple(known))
+        name: value if type(value) in _AS_THEY_ARE else repr(value)
+        for name, value in sorted(known.items())
+        if name.isupper() and name.removeprefix("NUMBA_") not in _HARMLESS
     }
     return found | code_variables(known)
-
-
-@functools.lru_cache(maxsize=4)
-def _counting(names: tuple[str, ...]) -> list[str]:
-    return sorted(name for name in names if name.isupper() and name.removeprefix("NUMBA_") not in _HARMLESS)
 
 
 # -- replaced functions -----------------------------------------------------------------------------------------------

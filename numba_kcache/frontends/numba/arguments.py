@@ -48,7 +48,6 @@ from ...launch import (
     Dim3,
     Memory,
     Order,
-    Settle,
     Slot,
     Unfit,
     bindings,
@@ -79,13 +78,15 @@ class ArraySlot(Slot):
         own: The class of Numba's device arrays.
         element: Type code of its elements.
         item_bytes: Size of an element.
-        passed_as: The letters of its parameters, in order (see the Method of this module).
+        flavour: The Numba, with the letters of its parameters, in order (see the Method of this module).
+        launcher: The launcher of the kernel.
     """
 
     form, others = "array", "CA"
 
-    def __init__(self, kind: Any, own: Any, *, element: str, item_bytes: int, passed_as: str) -> None:
+    def __init__(self, kind: Any, own: Any, *, element: str, item_bytes: int, flavour: Flavour, launcher: Any) -> None:
         self.kind, self.own, self.element, self.item_bytes = kind, own, element, item_bytes
+        self.flavour, self.launcher, passed_as = flavour, launcher, flavour.array_letters
         axes = self.axes = kind.ndim
         self.layout, self.is_readonly = kind.layout, not kind.mutable
         self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
@@ -94,8 +95,6 @@ class ArraySlot(Slot):
             *[starts[letter] + axis for letter, axis in self.fields]
         )
         self._pick, self._counts_items = pick, "e" in passed_as
-        self.launcher: Any = None
-        self.flavour: Any = None
 
     def settle(self, value: Any, call: Call) -> tuple[int, ...]:
         """Check one argument; see `Settle`.
@@ -458,16 +457,9 @@ def _array_slot(flavour: Flavour, kind: Any, own: type, element: str, launcher: 
         parts = surface(flavour)
         is_date = type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
         size = 1 if "e" in letters and kind.layout != "C" and not is_date else int(parts.as_dtype(kind.dtype).itemsize)
-    made = (flavour.array_slot or ArraySlot)(kind, own, element=element, item_bytes=size, passed_as=letters)
-    made.launcher, made.flavour = launcher, flavour
-    return made
-
-
-class SettledSlot(Slot):
-    """A slot whose `settle` is a given function."""
-
-    def __init__(self, settle: Settle) -> None:
-        self.settle = settle
+    make = flavour.array_slot or ArraySlot
+    slot: Slot = make(kind, own, element=element, item_bytes=size, flavour=flavour, launcher=launcher)
+    return slot
 
 
 class CastSlot(ValueSlot):

@@ -32,6 +32,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
 from ...keys import Plain, sha256
+from ...launch.attributes import CARVEOUTS
 from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
 from . import Flavour, Registration, Registrations, gathered, is_a, loaded, on_device, surface
@@ -45,8 +46,6 @@ _decorated: WeakKeyDictionary[Any, tuple[object, Any]] = WeakKeyDictionary()
 
 _TOOL = 4
 """A number of `sys.monitoring` that Python gives no use."""
-
-_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
 _TEMPLATE_CACHES = (
     "_impl_cache",
@@ -132,7 +131,7 @@ def compile_kernel(
     carveout = options.get("shared_memory_carveout")
     attributes = {
         "cooperative": bool(code.is_cooperative),
-        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
+        "carveout": CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
         "debug": bool(options.get("debug")),
         "signature": [str(each) for each in types],
         **code.attributes,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine import Request, RunsUncached, Session
 from ...errors import OptionError, UncacheableError
-from ...keys import Component, Plain, component
+from ...keys import Component, Plain, component, components
 from ...model import Artifact, Choice, Resolution, Target
 from ...settings import NVRTC_VARIABLES, variables
 from .. import COMMON_OPTIONS, Definition, Resolutions, Variant, listed_option
@@ -220,14 +220,11 @@ class PythonDefinition(Definition):
         if self.is_launched_by_dispatcher(more["artifact"].attributes):
             return None
         types: Any = variant
-        takes_any = getattr(self.thing, "_can_compile", True) and not self.function.__annotations__
-        casts = () if takes_any else self.casts(types)
         named = zip(self.function.__code__.co_varnames, types, strict=False)
         labels = [f"{name}: {kind}" for name, kind in named] if more["debug"] else None
         return make_launcher(
             self.flavour, loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"],
-            attributes=attributes, debug_labels=labels, complete=self.complete,
-            casts=casts,
+            attributes=attributes, debug_labels=labels, complete=self.complete, casts=self.casts(types),
         )  # fmt: skip
 
     def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
@@ -495,18 +492,17 @@ def kernel_request(
         headers = flavour.linked_headers(found.links, has_lines=lines)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
-    components = (
-        component("kind", definition.kind),
-        component("function", found.digest),
+    targets: list[Plain] = [target.name, ptx_target.name if ptx_target else None]
+    named = (
+        *components({"kind": definition.kind, "function": found.digest}),
         signature,
-        component("target", [target.name, ptx_target.name if ptx_target else None]),
-        component("environment", dict(variables(NVRTC_VARIABLES))),
+        *components({"target": targets, "environment": dict(variables(NVRTC_VARIABLES))}),
         *environment,
         *([] if definition.keep_ptx else [component("options", {"keep_ptx": False})]),
         *found.components,
     )
-    changed = functools.partial(_changed, definition, components, types, target, ptx_target)
-    return request._replace(components=components, headers=headers, changed=changed)
+    changed = functools.partial(_changed, definition, named, types, target, ptx_target)
+    return request._replace(components=named, headers=headers, changed=changed)
 
 
 def _changed(definition: PythonDefinition, before: Sequence[Component], types: Any, *targets: Any) -> str:
@@ -517,7 +513,7 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
     now = kernel_request(definition, read_function(definition), types, *targets)
     if now.uncacheable:
         return now.uncacheable
-    old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
+    old, new = ({each.name: each.digest for each in named} for named in (before, now.components))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most specific
 

@@ -8,13 +8,13 @@ Not here    Numbers, and launchers (arguments). Host arrays and records, which n
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ...launch import Call, Memory, Slot, Unfit, is_exported
+from ...launch import Call, Memory, Settle, Slot, Unfit, is_exported
 from ...launch.launcher import memory_of
 from . import Flavour, surface
-from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, array_type, codes_of, packed, slot_of
+from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, array_type, codes_of, packed, slot_of
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
@@ -96,10 +96,17 @@ def other_slot(flavour: Flavour, kind: Any, launcher: Any) -> Slot:
     """Make the slot of a tuple, a date or None, as `slot_of`."""
     parts, cls = surface(flavour), type(kind)
     if cls is parts.NoneType:
-        return _values_slot(lambda value: () if value is None else _refuse())
+        return SettledSlot(lambda value, _call: () if value is None else _refuse())
     if parts.BaseTuple in cls.__mro__:
         return _tuple_slot(kind, [slot_of(flavour, each, launcher) for each in kind])
-    return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
+    return SettledSlot(lambda value, _call: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
+
+
+class SettledSlot(Slot):
+    """A slot whose `settle` is a given function."""
+
+    def __init__(self, settle: Settle) -> None:
+        self.settle = settle
 
 
 def _refuse() -> Any:
@@ -118,7 +125,3 @@ def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
         return tuple(found)
 
     return SettledSlot(settle)
-
-
-def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
-    return SettledSlot(lambda value, _call: values_of(value))

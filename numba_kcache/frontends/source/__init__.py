@@ -35,7 +35,6 @@ from ...model import (
     Target,
 )
 from ...settings import NVRTC_VARIABLES, path_from, variables, working_directory
-from ...toolchain import Toolchain
 from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Variant, listed_option
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ...model.cubin import CubinKernel, CubinVariable, cubin_in_fatbin, is_reloc
 from ...model.text import decoded, encoded
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
-from .kernels import choose_kernel, describe_kernel, own_name
+from .kernels import choose_kernel, describe_kernel, kernels_in, own_name
 from .prototype import OWN, SIGNATURE, Probe, kernel_name, make_probe, read_variable
 
 
@@ -133,7 +133,7 @@ def compile_source(request: SourceInput) -> Compiled:
         return Compiled(given_code(request), _types_of_signature(request))
     check_target(request.target)
     declared, module, wanted = declarations(request.source), request.module, request.name
-    kernels = list(dict.fromkeys(each.name for each in declared if each.is_kernel))
+    kernels = kernels_in(declared)
     if module is None and wanted is None:
         wanted = request.guess if request.guess in kernels else kernels[0] if len(kernels) == 1 else None
     types_wanted = [each for each in declared if each.has_c_name]

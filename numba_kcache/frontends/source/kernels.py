@@ -18,9 +18,9 @@ from .declarations import Declaration, declarations
 from .prototype import SIGNATURE, kernel_name, read_parameters
 
 
-def kernels_in(source: str) -> tuple[str, ...]:
-    """Names that the text declares as `__global__`, without namespaces, including those declared by its macros."""
-    return tuple(dict.fromkeys(each.name for each in declarations(source) if each.is_kernel))
+def kernels_in(declared: Iterable[Declaration]) -> tuple[str, ...]:
+    """Names that are declared as `__global__`, without namespaces, including those declared by macros."""
+    return tuple(dict.fromkeys(each.name for each in declared if each.is_kernel))
 
 
 def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def with_names(artifact: Artifact, texts: Iterable[bytes]) -> Artifact:
 
 
 def own_name(symbol: str) -> str:
-    """The name of a kernel without namespaces and template arguments."""
+    """The name of a kernel without namespaces and template arguments; of a name that has some, too."""
     return kernel_name(symbol).partition("<")[0].split("::")[-1]
 
 
@@ -104,7 +104,7 @@ _MARKED = {
 
 def no_choice(request: SourceInput, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
     """Make the error that lists the kernels, with a hint how to name one."""
-    declared = kernels_in(request.source) if request.kind == "cuda" else ()
+    declared = kernels_in(declarations(request.source)) if request.kind == "cuda" else ()
     symbols = [each.symbol for each in cubin.kernels]
     if {*declared} >= {*map(own_name, symbols)}:  # otherwise, as where macros make some, in the order of the code
         symbols.sort(key=lambda symbol: declared.index(own_name(symbol)))
@@ -173,7 +173,7 @@ def describe_kernel(
             )
         parameters, typed = given, True
     if request.kind == "cuda":
-        names = parameter_names(declared, name.partition("<")[0].split("::")[-1], len(parameters))
+        names = parameter_names(declared, own_name(name), len(parameters))
         parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes
     threads = 0 if request.target.virtual else kernel.safe_threads  # for PTX, the driver chooses the registers

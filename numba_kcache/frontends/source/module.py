@@ -165,8 +165,7 @@ class LinkedResolutions(Resolutions):
                 raise
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))
             self._whole.give_up(whole, known)
-        whole = self._whole.resolve(choice, variant)
-        return session.resolve(self.definition.link_request(whole.artifact, whole.key))
+        return self._new_resolution(session, choice, variant)
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request for keys and look-ups, assuming LTO-IR of the present compilers and headers."""
