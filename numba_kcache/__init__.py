@@ -71,14 +71,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _install_if_wanted() -> None:
-    """Call `install()` when the program imports a Numba, if `NUMBA_KCACHE_INSTALL` says so."""
-    from .settings import install_wanted
-
-    if install_wanted():
-        from .numba_hook import install_when_imported
-
-        install_when_imported()
-
-
-_install_if_wanted()
+if import_module(".settings", __name__).install_wanted():
+    import_module(".numba_hook", __name__).install_when_imported()

@@ -10,13 +10,14 @@ Not here    The patches of each library (`replace` and `restore` in the modules 
 from __future__ import annotations
 
 import atexit
+import builtins
 import importlib.util
 import os
 import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import KCacheError, KCacheWarning, OptionError, SettingsError, ToolchainMissingError, plain_lines, why_of
 from .launch import NUMBA_CUDA_MODULE
@@ -34,6 +35,9 @@ PATCHES = {
     "cupy.cuda.compiler": "adapters.cupy",
 }
 """Each module that is patched, with the module of this package that patches it."""
+
+KINDS = {"numba": "numba", "numba_cuda_mlir": "mlir"}
+"""The Numbas whose `cuda` has a stand-in, each with the kind of its kernels."""
 
 
 def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -> None:
@@ -77,6 +81,8 @@ def uninstall() -> None:
     """Undo `install`. Code that is built or loaded stays usable."""
     _arrivals.leave()
     _arrivals.awaited.clear()
+    if builtins.__import__ is _import:
+        builtins.__import__ = _imported
     for name in PATCHES.values():
         patch = sys.modules.get(f"{__package__}.{name}")
         if patch is not None:
@@ -87,6 +93,8 @@ def install_when_imported() -> None:
     """Call `install` as `NUMBA_KCACHE_INSTALL` says, as soon as the program imports a Numba."""
     for home in NUMBAS:
         _patch_when_imported(home, None)
+    if install_wanted() == "lazy":
+        builtins.__import__ = _import
 
 
 def run_program(words: list[str], every_kernel: bool, is_module: bool) -> int:
@@ -98,7 +106,7 @@ def run_program(words: list[str], every_kernel: bool, is_module: bool) -> int:
 
     hint = "write numba-kcache run PROG.py, or run -m MODULE"
     try:
-        install(all=every_kernel or install_wanted() == "all", cuda_compute=True, cupy=True)
+        install(all=every_kernel or install_wanted() in ("all", "lazy"), cuda_compute=True, cupy=True)
         if not words:
             raise SettingsError("cannot run a program", "none is named", hint)
         sys.argv[:] = words
@@ -122,6 +130,22 @@ def run_program(words: list[str], every_kernel: bool, is_module: bool) -> int:
     return 0
 
 
+_imported: Any = builtins.__import__
+
+
+def _import(name: str, *how: Any, **named: Any) -> Any:
+    """Execute an import statement; `from numba import cuda` as `from numba_kcache import cuda` if that can be."""
+    if name in KINDS and how[2:] == (("cuda",), 0) and name not in sys.modules:
+        name = import_module(".frontends.numba.light", __package__).package_with(KINDS[name]) or name
+    return _imported(name, *how, **named)
+
+
+# warnings and tracebacks leave out frames of the import system, which they know by these names
+_import.__code__ = _import.__code__.replace(
+    co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed"
+)
+
+
 def _patch_when_imported(home: str, every_kernel: bool | None) -> None:
     """Patch a module now, or as soon as the program imports it; None: as `NUMBA_KCACHE_INSTALL` says then."""
     if home in sys.modules:
@@ -138,7 +162,7 @@ def _patch(home: str, every_kernel: bool | None) -> None:
         wanted = install_wanted()
         if not wanted:
             return
-        every_kernel = wanted == "all"
+        every_kernel = wanted != "cached"
     patch = import_module(f".{PATCHES[home]}", __package__)
     patch.restore()
     try:
@@ -150,8 +174,7 @@ def _patch(home: str, every_kernel: bool | None) -> None:
 class _Arrivals:
     """A module finder that waits for modules, and removes itself when all are found."""
 
-    def __init__(self) -> None:
-        self.awaited: dict[str, bool | None] = {}
+    awaited: ClassVar[dict[str, bool | None]] = {}
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
         """The module's spec, with a loader that patches it after loading; None for every other module."""

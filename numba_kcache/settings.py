@@ -256,20 +256,21 @@ _INSTALL = "NUMBA_KCACHE_INSTALL"
 
 
 def install_wanted() -> str:
-    """The value of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`) or "all".
+    """The value of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`), "all" or "lazy" (all,
+    and Numba is imported when it is needed).
 
     Raises:
         SettingsError: The variable has another value.
     """
     text = os.environ.get(_INSTALL, "")
-    if text.strip().lower() == "all":
-        return "all"
+    if (wanted := text.strip().lower()) in ("all", "lazy"):
+        return wanted
     try:
         return "cached" if _flag(text) else ""
     except ValueError:
         raise SettingsError(
             f"cannot use {_INSTALL} = {text!r}",
-            "it is not 1, all or 0",
+            "it is not 1, all, lazy or 0",
             "write 1 for kernels under cache=True",
         ) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @verb(argument("--zero", help="reset all counters and recorded failures; entries stay", action="store_true"))
-def _info(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _info(cache: KernelCache, arguments: Namespace) -> Result:
     """Show what the cache holds and what it has saved.
 
     The counts cover all processes since the cache was made or they were reset. A hit or a miss is counted once for
@@ -42,7 +42,7 @@ _ORDERS = "most recently used first (default), largest, longest to compile, or m
     argument("--sort", help=_ORDERS, choices=("age", "size", "cost", "hits"), default="age"),
     argument("--limit", help="most entries shown; 0 for all; default: 50, or all with --json", metavar="N", type=count),
 )
-def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _list(cache: KernelCache, arguments: Namespace) -> Result:
     """List the entries in the cache.
 
     The columns are key, kernels, target, size, time since the last use (to the hour), compile time and hits. In
@@ -69,7 +69,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     argument("--cubin", help="write the machine code to FILE", metavar="FILE"),
     argument("--ptx", help="write the PTX to FILE, if it was kept", metavar="FILE"),
 )
-def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _show(cache: KernelCache, arguments: Namespace) -> Result:
     """Show all that is known of one entry.
 
     That is: its kernels with their parameters, registers and memory; the components of its key; when it
@@ -100,7 +100,7 @@ def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     arch_argument("the target: sm_90, or native; default: the kernel's own, or the device"),
     argument("--signature", help="the signature of a Numba kernel: 'void(float32[:])'", metavar="TYPES"),
 )
-def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _explain(cache: KernelCache, arguments: Namespace) -> Result:
     """Explain why a kernel is, or is not, served from the cache.
 
     For a kernel: a hit, or every difference from the nearest stored entry, each with the next step. The
@@ -140,7 +140,7 @@ def _kernel(text: str) -> Any:
 
 
 @verb()
-def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _verify(cache: KernelCache, arguments: Namespace) -> Result:
     """Read every file in full and quarantine damaged ones.
 
     Each file is checked against its digest, its key and the digests of its parts, and each entry against its
@@ -158,7 +158,7 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     argument("--max-size", help="remove entries until the cache has this size: 512MB, 2GiB", metavar="SIZE"),
     argument("--older-than", help="remove entries unused for this long: 30d, 12h", metavar="AGE", type=seconds),
 )
-def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _prune(cache: KernelCache, arguments: Namespace) -> Result:
     """Remove the least recently used entries.
 
     Without options, entries are removed until the cache is within its limits.
@@ -176,7 +176,7 @@ def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         "which", help="a key of `list` or its first digits, or a kernel's name: saxpy, 'gemm*'", metavar="KEY|PATTERN"
     ),
 )
-def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _remove(cache: KernelCache, arguments: Namespace) -> Result:
     """Remove one entry by its key, or all that have a kernel of a name.
 
     A pattern must match the whole name of a kernel: * matches any text, ? one character. A word that could be
@@ -196,7 +196,7 @@ def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @verb()
-def _clear(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _clear(cache: KernelCache, arguments: Namespace) -> Result:
     """Remove every entry.
 
     The counts that `info` shows are kept. Kernels are compiled again at their next use.
@@ -220,7 +220,7 @@ def _removed(cache: KernelCache, entries: int) -> Result:
     arch_argument("only code for these targets: sm_80,sm_90, or native"),
     argument("--sign", help="fail if it cannot be signed", action="store_true"),
 )
-def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _export(cache: KernelCache, arguments: Namespace) -> Result:
     """Write entries into a bundle: one file, or an OCI image.
 
     The same entries give the same bytes. The bundle is signed if a signing key is set. With --kernels the
@@ -235,7 +235,7 @@ def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @verb(argument("file", help="the bundle, package:resource.kcache, or oci:DIRECTORY[:TAG]", metavar="FILE"))
-def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _import(cache: KernelCache, arguments: Namespace) -> Result:
     """Verify a bundle as a whole, then add its entries.
 
     An entry whose key the cache already has is not replaced.
@@ -254,7 +254,7 @@ _TIER = argument("tier", help="redis://host/0, s3://bucket/path, a directory", m
 
 
 @verb(_TIER)
-def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _push(cache: KernelCache, arguments: Namespace) -> Result:
     """Copy entries to a tier that lacks them.
 
     TIER is an address as in the setting `tiers`; the default is the first writable tier of the setting.
@@ -264,7 +264,7 @@ def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @verb(_TIER)
-def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _pull(cache: KernelCache, arguments: Namespace) -> Result:
     """Copy the entries of a tier into the cache.
 
     TIER is an address as in the setting `tiers`; the default is the first tier of the setting.
@@ -281,7 +281,7 @@ def _moved(way: str, moved: Any) -> Result:
 
 
 @verb(argument("file", help="where to write it; - for standard output", metavar="FILE.html"))
-def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _report(cache: KernelCache, arguments: Namespace) -> Result:
     """Write an HTML report about the cache.
 
     It shows the time saved on each day, hits, misses and their reasons, the kernels that cost most, sizes and

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
+from argparse import REMAINDER, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @verb(
     argument("--all", help="every kernel of Numba, also without cache=True", action="store_true"),
     argument("-m", help="a module, as with python -m", action="store_true", dest="is_module"),
-    argument("program", help="the program and its arguments", metavar="PROGRAM", nargs=argparse.REMAINDER),
+    argument("program", help="the program and its arguments", metavar="PROGRAM", nargs=REMAINDER),
     is_diagnosing=True,
 )
-def _run(cache: KernelCache, arguments: argparse.Namespace) -> None:
+def _run(cache: KernelCache, arguments: Namespace) -> None:
     """Run a program with its kernels cached, without an edit.
 
     numba-kcache run PROG.py ARGUMENTS, or run -m MODULE ARGUMENTS. Caches what Numba (cache=True), CuPy and
@@ -33,7 +33,7 @@ def _run(cache: KernelCache, arguments: argparse.Namespace) -> None:
 
 
 @verb(is_diagnosing=True)
-def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _dir(cache: KernelCache, arguments: Namespace) -> Result:
     """Print the cache's directory.
 
     For scripts: du -sh "$(numba-kcache dir)". The directory need not exist yet.
@@ -45,7 +45,7 @@ def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @verb(is_diagnosing=True)
-def _config(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _config(cache: KernelCache, arguments: Namespace) -> Result:
     """Show each setting, its value, and the value's origin.
 
     The origin is --directory, an environment variable, or the default. Exits with 1 if there is a variable
@@ -89,7 +89,7 @@ def _shown(name: str, value: Any) -> tuple[Any, str]:
 
 
 @verb(is_diagnosing=True)
-def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _doctor(cache: KernelCache, arguments: Namespace) -> Result:
     """Diagnose driver, compilers, versions, directory and tiers.
 
     Checks driver and devices; headers, and compilers, each of which is loaded; the versions of packages that

@@ -6,9 +6,9 @@ Method      cli/__init__.py imports each module with verbs; the help lists verbs
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class Result(NamedTuple):
     rows: tuple[Sequence[str], Sequence[Sequence[str]], Sequence[int]] | None = None
 
 
-Verb = Callable[["KernelCache", argparse.Namespace], "Result | None"]
+Verb = Callable[["KernelCache", Namespace], "Result | None"]
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 VERBS: dict[str, tuple[Verb, tuple[Argument, ...]]] = {}
@@ -68,7 +68,7 @@ def arch_argument(help: str) -> Argument:
     return argument("--arch", help=help, metavar="ARCH", action="append")
 
 
-def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
+def targets_of(arguments: Namespace) -> list[Target] | None:
     """The targets that `--arch` names; `native` stands for those of the devices. None if it was not given.
 
     Raises:

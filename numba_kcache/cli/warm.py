@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     arch_argument("targets: sm_80,sm_90, or native for the devices here; may be given several times"),
     argument("--workers", help="processes that compile; default: one for each core", metavar="N", type=count),
 )
-def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+def _warm(cache: KernelCache, arguments: Namespace) -> Result:
     """Compile the kernels of modules ahead.
 
     The modules are imported, also from the working directory. Their kernels (cached_kernel, cached_module) are

@@ -97,6 +97,55 @@ def test_second_process_hits_without_numba(tmp_path: Path, kind: str, package: s
     assert [[each[at] for at in sizes] for each in launches] == [[launches[0][at] for at in sizes]] * 6
 
 
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_unedited_program_starts_without_numba(tmp_path: Path, kind: str) -> None:
+    """With NUMBA_KCACHE_INSTALL=lazy, a program with `from numba import cuda` runs with Numba itself where nothing is
+    stored, and stores the kernel and what the next process needs, which imports no Numba."""
+    (tmp_path / "program.py").write_text(programs.UNEDITED)
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "NUMBA_KCACHE_INSTALL": "lazy"}
+    words = ["-m", "numba_kcache", "run", str(tmp_path / "program.py")]
+
+    cold, warm = (
+        json.loads(numba_server.output(words, {**env, "KIND": kind}, kind, way="fresh").splitlines()[-1])
+        for _ in range(2)
+    )
+
+    assert [(each["hits"], each["misses"], len(each["keys"])) for each in (cold, warm)] == [(0, 1, 0), (1, 0, 1)]
+    assert [each["loaded"] == [] for each in (cold, warm)] == [False, True]
+
+
+def test_unedited_program_sees_numba_as_without_the_stand_in(tmp_path: Path, fill: Fill) -> None:
+    """Whatever it imports beside `cuda` alone is Numba's own, and so are kernels and device functions made after that;
+    an earlier kernel is one of Numba's dispatchers to `isinstance`."""
+    fill(tmp_path)
+
+    cold, warm = (said(programs.FAITHFUL, tmp_path, NUMBA_KCACHE_INSTALL="lazy") for _ in range(2))
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm)] == [(0, 2), (2, 0)]
+    assert [each["found"].pop(1) for each in (cold, warm)] == [True, False]  # whether Numba is loaded after a launch
+    assert cold["found"] == warm["found"] == [True] * 12
+
+
+def test_hook_of_unedited_programs_is_hidden_from_warnings_and_tracebacks(tmp_path: Path) -> None:
+    """As frames of the import system are: a module's warning names its importer, and a failed import its own lines."""
+    (tmp_path / "old.py").write_text("import warnings\nwarnings.warn('old', stacklevel=2)\n")
+    (tmp_path / "user.py").write_text("import old\nimport nothing\n")
+    program = """
+import json, sys, traceback, warnings
+import numba_kcache
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    try:
+        import user
+    except ImportError as error:
+        found += traceback.extract_tb(error.__traceback__)
+print(json.dumps([each.filename.rpartition("/")[2] for each in found]))
+"""
+    found = said(program, tmp_path, cwd=tmp_path, NUMBA_KCACHE_INSTALL="lazy")
+
+    assert [each for each in found if "<" not in each] == ["user.py", "user.py"]
+
+
 def test_module_in_cuda_is_imported_before_and_after_numba(tmp_path: Path) -> None:
     """`numba_kcache.cuda.random` has the functions of `numba.cuda.random`, which an import of `numba` does not load."""
     found = [said(programs.RANDOM, tmp_path, is_cold=True)]
@@ -571,12 +620,14 @@ def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path, fill: Fill
 
     found = json.loads(run(["-S", "-c", programs.COMMON], env=env).stdout.splitlines()[-1])
     missed = run(["-S", "-c", programs.COMMON], env={**env, "SCALE": "9.0"}, check=False)
+    lazy = run(["-S", "-c", programs.UNEDITED], env={**env, "NUMBA_KCACHE_INSTALL": "lazy"}, check=False)
     unfrozen = {**env, "SCALE": "9.0", "NUMBA_KCACHE_MODE": "readwrite"}
     shown = run(["-S", "-m", "numba_kcache", "doctor"], env=env, check=False).stdout
     shipped = [each for folder in (site, ROOT / "numba_kcache") for each in glob(f"{folder}/**", recursive=True)]
 
     assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
     assert "FrozenCacheError: cannot compile __main__.kernel" in missed.stderr
+    assert lazy.stderr.endswith("ModuleNotFoundError: No module named 'numba'\n")
     assert "ToolchainMissingError" in run(["-S", "-c", programs.COMMON], env=unfrozen, check=False).stderr
     assert re.search("note +numba-cuda +not installed: stored kernels start without it\n", shown)
     assert re.search("note +numba-cuda-mlir +not installed: CUDA C\\+\\+ kernels do not need it\n", shown)

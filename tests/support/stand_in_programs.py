@@ -75,6 +75,59 @@ assert all(globals()[name] is value for name, value in before.items() if name no
 )
 """A kernel with a device function, shared memory, an atomic, libdevice, a global; its own globals stay as they are."""
 
+_IMPORT = "cuda = importlib.import_module(NAMES[KIND][not IS_REAL])\nimport numba_kcache\n"
+
+_STATEMENT = """import numba_kcache
+if KIND == "numba":
+    from numba import cuda
+else:
+    from numba_cuda_mlir import cuda
+"""
+
+UNEDITED = COMMON.replace(_IMPORT, _STATEMENT).replace("@jit", "@cuda.jit").replace(
+    "= [kernel]", "= [kernel] * hasattr(kernel, 'forget')"
+)  # fmt: skip
+"""The program of `COMMON` as it is without this package, and the keys of its kernel if the stand-in made that."""
+
+FAITHFUL = (
+    START.replace(_IMPORT, _STATEMENT)
+    + """
+import pickle
+from importlib.util import find_spec
+
+@cuda.jit(device=True)
+def helper(x):
+    return x + cuda.threadIdx.x
+
+@cuda.jit
+def kernel(x):
+    x[cuda.grid(1)] = helper(x[0])
+
+kernel[1, 64](Memory())
+found = [find_spec("numba").name == "numba", "numba" in sys.modules]
+other = cuda.jit(nopython=True)(lambda x: None)  # an option that this package does not know
+found.append(pickle.loads(pickle.dumps(kernel)).__name__ == "kernel")
+from numba import cuda as again, float32
+from numba.cuda.dispatcher import CUDADispatcher
+import numba
+importlib.reload(cuda)
+
+@cuda.jit
+def second(x):
+    x[cuda.grid(1)] = helper(x[0]) * float32(2)
+
+second[1, 64](Memory())
+found += [numba is sys.modules["numba"], again is numba.cuda, cuda.is_available is again.is_available]
+found += [isinstance(each, CUDADispatcher) for each in (kernel, second, other)]
+found += [type(second) is CUDADispatcher, float32 is numba.types.float32, find_spec("numba.core") is not None]
+numba_kcache.uninstall()
+KERNELS = []
+say(found=[*found, __import__.__module__ == "builtins"])
+"""
+)
+"""What a program sees of Numba before and after it imports more of it: all is true, but the second where kernels are
+stored."""
+
 KEYS = (
     START
     + """

@@ -74,7 +74,9 @@ def test_uninstalled_hook_waits_for_nothing(calls: list[Any]) -> None:
     assert calls == ["restored"]
 
 
-@pytest.mark.parametrize(("wanted", "done"), [("all", ["restored", (True, True)]), ("0", [])])
+@pytest.mark.parametrize(
+    ("wanted", "done"), [("all", ["restored", (True, True)]), ("lazy", ["restored", (True, True)]), ("0", [])]
+)
 def test_variable_is_read_when_the_compiler_is_imported(
     calls: list[Any], monkeypatch: pytest.MonkeyPatch, wanted: str, done: list[Any]
 ) -> None:

@@ -31,7 +31,7 @@ from ...keys import Component, Plain
 from ...launch import is_c_contiguous
 from ...model import NamedTuple
 from ...settings import variables_starting, working_directory
-from .fingerprint import AlwaysRefused, Refused, RefusedByName, Trust, check_texts, value_form
+from .fingerprint import AlwaysRefused, Names, Refused, RefusedByName, Trust, check_texts, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
@@ -154,6 +154,8 @@ def _is_trusted(function: FunctionType, trust: Trust) -> bool:
 Reference = tuple[str, str]
 """A module and a name in it."""
 
+References = tuple[Reference, ...]
+
 
 def loaded(module: str, name: str) -> Any:
     """An attribute of a module if the module is loaded; None otherwise."""
@@ -253,7 +255,7 @@ _REGISTRIES = frozenset((
 
 
 @functools.lru_cache(maxsize=4)
-def _holders(searched: tuple[str, ...], _number: int, _last: str) -> tuple[Reference, ...]:
+def _holders(searched: Names, _number: int, _last: str) -> References:
     found = []
     for name, module in sys.modules.copy().items():
         if name.startswith(searched) and not (names := getattr(module, "__dict__", {})).keys().isdisjoint(_REGISTRIES):
@@ -275,10 +277,10 @@ class Registries:
 
     packages: frozenset[str]
     home: str
-    searched: tuple[str, ...]
+    searched: Names
     target: Reference
     owned: str
-    models: tuple[Reference, ...]
+    models: References
 
     def holders(self) -> Iterable[Reference]:
         """List the registries in loaded modules."""
@@ -596,24 +598,24 @@ class Flavour(Registries):
     room: str
     stateful: frozenset[str]
     config: str
-    dispatchers: tuple[Reference, ...]
+    dispatchers: References
     own_cache: str
-    types: tuple[Reference, ...]
-    intrinsics: tuple[Reference, ...]
-    signatures: tuple[Reference, ...]
-    code_modules: tuple[str, ...]
-    named_modules: tuple[str, ...]
+    types: References
+    intrinsics: References
+    signatures: References
+    code_modules: Names
+    named_modules: Names
     without_code: frozenset[str] = frozenset()
     libraries = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
-    distributions: tuple[str, ...]
+    distributions: Names
     runtime: str
     surface_parts: Table
     compiler_parts: Table
     linker_parts: Table
     parameters: Table
     methods = ""
-    device_readers: tuple[Reference, ...]
-    array_codes: tuple[str, ...]
+    device_readers: References
+    array_codes: Names
     array_letters: str
     links_itself = is_complex_whole = is_misreading = False
     array_slot: Any = None
@@ -635,7 +637,7 @@ class Flavour(Registries):
         """A module of this Numba alone."""
         return import_module(f".{self.room}_{name}", __package__)
 
-    def other_codes(self, kind: Any) -> tuple[str, ...]:
+    def other_codes(self, kind: Any) -> Names:
         """The type codes of an argument that is neither array nor number.
 
         Raises:
@@ -904,7 +906,7 @@ def home_folder(flavour: Flavour) -> str:
     return os.path.dirname(str(import_module(flavour.home).__file__))
 
 
-def toolkit_dirs(flavour: Flavour) -> tuple[str, ...]:
+def toolkit_dirs(flavour: Flavour) -> Names:
     """List the include folders that are searched first for CUDA C++ link inputs of a kernel."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory

@@ -60,6 +60,9 @@ from ...launch.launcher import Launcher, LoadedKernel, ValueSlot, memory_of
 from ...model import SCALAR_SIZES, Parameter
 from . import Flavour, surface
 
+Values = tuple[Any, ...]
+"""Arguments of a launch, or what is packed for one of them."""
+
 
 class OtherTypes(Exception):
     """Raised if the arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
@@ -181,12 +184,12 @@ class NumberSlot(Slot):
     form = "number"
 
     def __init__(
-        self, element: str, numpy_class: type, python_class: type, values: Callable[[Any], tuple[Any, ...]] | None
+        self, element: str, numpy_class: type, python_class: type, values: Callable[[Any], Values] | None
     ) -> None:
         self.element, self._values = element, values
         self.numpy_class, self.python_class = numpy_class, python_class
 
-    def settle(self, value: Any, _call: Call) -> tuple[Any, ...]:
+    def settle(self, value: Any, _call: Call) -> Values:
         """Check one argument; see `Settle`.
 
         Raises:
@@ -269,7 +272,7 @@ class LightType:
         return parts.Array(element, self.ndim, self.layout, readonly=not self.mutable) if self.layout else element
 
 
-Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
+Otherwise = Callable[[Values, Values], None]
 """Called with configuration and arguments that the launcher does not take. Nothing has been queued."""
 
 
@@ -293,7 +296,7 @@ class TypedLauncher(Launcher):
         flavour: Flavour,
         kinds: Sequence[Any],
         otherwise: Otherwise,
-        complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
+        complete: Callable[[Values], Values] | None = None,
         casts: Sequence[bool] = (),
         **more: Any,
     ) -> None:
@@ -315,9 +318,7 @@ class TypedLauncher(Launcher):
         self.slots = slots
         return slots
 
-    def _slow(
-        self, arguments: tuple[Any, ...], code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any
-    ) -> None:
+    def _slow(self, arguments: Values, code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any) -> None:
         if self._complete is not None:
             arguments = self._complete(arguments)
         try:
@@ -403,11 +404,11 @@ class _Unmade:
     """The class of objects that cannot exist while NumPy or Numba is not loaded."""
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
+def _parts(value: Any) -> Values:
     return value.real, value.imag
 
 
-def _half_bits(value: Any) -> tuple[Any, ...]:
+def _half_bits(value: Any) -> Values:
     return (int(value.view("uint16")),)
 
 

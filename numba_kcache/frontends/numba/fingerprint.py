@@ -86,13 +86,16 @@ BY_BYTES = {"view", "from_buffer"}
 _TELLING = BY_TEXT | BY_BYTES | {"dir"}
 
 
+Names = tuple[str, ...]
+
+
 class Read(NamedTuple):
     """A name that code reads from outside: `scope` is "global", "closure" or "import". Of its value, `attributes` are
     read, each from the one before."""
 
     scope: str
     name: str
-    attributes: tuple[str, ...] = ()
+    attributes: Names = ()
 
 
 class Reading(NamedTuple):
@@ -258,9 +261,9 @@ def _argument(words: bytes | bytearray, at: int) -> int:
     return argument
 
 
-def _attributes(names: tuple[str, ...], words: bytes, operations: bytes, at: int) -> tuple[str, ...]:
+def _attributes(names: Names, words: bytes, operations: bytes, at: int) -> Names:
     """The chain of attributes read from the value that the instruction before `at` loaded."""
-    found: tuple[str, ...] = ()
+    found: Names = ()
     rest = operations[at:]
     while rest := rest.lstrip(_SKIPPED):
         at, word = len(operations) - len(rest), rest[0]
@@ -394,7 +397,7 @@ class Trust(dict[str, bool]):
         self.packages, self.described = packages, dict[Any, None]()
 
     @cached_property
-    def folders(self) -> tuple[str, ...]:
+    def folders(self) -> Names:
         """The folders of the packages."""
         found = []
         for package in self.packages:
@@ -861,7 +864,7 @@ class Reader:
                 self.edge(index, "extensions", self.refused(refusal, label, each))
             options = dict(sorted(jitted.options.items()))
             self.edge(index, "options", self.add_value(options, f"options of {name}"))
-            self.add_links(index, jitted.links, name)
+            add_links(self, index, jitted.links, name)
         if any(defaults := (function.__defaults__, function.__kwdefaults__)):
             self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
         for word in sorted(_MISLEADING & vars(function).keys()):
@@ -910,10 +913,6 @@ class Reader:
 
     def edge(self, start: int, name: str, goal: int | str) -> None:
         self.graph.edges[start].append((name, goal))
-
-    def add_links(self, index: int, links: Iterable[Any], name: str) -> None:
-        for item in links:
-            add_link(self, index, item, name)
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
         """Add edges from a function to the present values of the names that it reads."""
@@ -1124,29 +1123,30 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
     return reader.values[node_key]
 
 
-def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
-    """Read a link input of a function, and add its node with an edge from the function."""
-    from ...model.linkable import callbacks_of
+def add_links(reader: Reader, index: int, links: Iterable[Any], name: str) -> None:
+    """Read the link inputs of a function, and add their nodes with edges from the function."""
+    for item in links:
+        from ...model.linkable import callbacks_of
 
-    try:
-        each = read_link(item)
-        if callbacks_of(item):
-            raise Refused("it has callbacks to run when it is loaded")
-    except Refused as refusal:
-        raise RefusedByName(str(refusal), f"link of {name}") from None
-    digest = sha256(each.data).hexdigest()
-    spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
-    form = each.kind, spelled, digest, getattr(item, "nrt", False)  # whether a runtime is linked, too
-    node = reader.add(f"link {each.name} of {name}", form, digest)
-    reader.edge(index, "link", node)
-    reader.links.append(each)
+        try:
+            each = read_link(item)
+            if callbacks_of(item):
+                raise Refused("it has callbacks to run when it is loaded")
+        except Refused as refusal:
+            raise RefusedByName(str(refusal), f"link of {name}") from None
+        digest = sha256(each.data).hexdigest()
+        spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
+        form = each.kind, spelled, digest, getattr(item, "nrt", False)  # whether a runtime is linked, too
+        node = reader.add(f"link {each.name} of {name}", form, digest)
+        reader.edge(index, "link", node)
+        reader.links.append(each)
 
 
 def add_external(reader: Reader, external: External) -> int:
     """The node of a function that was declared, with what it links."""
     node = reader.add_value(list(external[:4]), f"declaration of {external.name}")
     assert type(node) is int
-    reader.add_links(node, external.links, external.name)
+    add_links(reader, node, external.links, external.name)
     if external.is_cooperative:
         reader.edge(node, COOPERATIVE, "")
     return node

@@ -15,6 +15,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +25,7 @@ from ...launch import CODES, Unfit
 from ...launch.launcher import memory_of
 from ...model import Choice, Resolution, Target
 from .. import Variant, front_end
-from . import Declared, Flavour, Registrations, surface
+from . import Declared, Flavour, Registrations, loaded, surface
 from .arguments import LightType, Signature
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .fingerprint import Refused, Trust, standing
@@ -43,6 +44,7 @@ from .stand_in import (
     learners,
     real,
     reasons,
+    stays,
 )  # fmt: skip
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
@@ -67,10 +69,7 @@ class LightTrust(Trust):
         }
 
     def __missing__(self, name: str) -> bool:
-        if name.partition(".")[0] in self._home.marks:
-            self[name] = True
-            return True
-        return super().__missing__(name)
+        return name.partition(".")[0] in self._home.marks or super().__missing__(name)
 
     def name_of(self, value: Any) -> str | None:
         """As for the object that a stand-in stands for."""
@@ -167,8 +166,7 @@ class LightFlavour(Flavour):
         return self._array_type(value) if code is None else LightType(self.facts["scalars"][code], code)
 
     def _array_type(self, value: Any) -> LightType | None:
-        known = (("torch", "Tensor"), ("cupy", "ndarray"))
-        if not any(type(value) is getattr(sys.modules.get(module), name, None) for module, name in known):
+        if type(value) not in (loaded("torch", "Tensor"), loaded("cupy", "ndarray")):
             interface = getattr(value, "__cuda_array_interface__", None)
             # Numba compares given strides with bits, not bytes, so only arrays without are certain
             if type(interface) is not dict or interface.get("strides") is not None or hasattr(value, "__dlpack__"):
@@ -326,14 +324,12 @@ class StandInResolutions(PythonResolutions):
         definition = self.definition
         if definition.is_light and (not variant or has_light_types(variant)):
             wanted = self._without_numba(choice, variant)
-            if wanted is not None and session.looks:
-                found = session.first(session.candidates(wanted))
+            if wanted is not None:
+                found = session.first(session.candidates(wanted)) if session.looks else None
                 if found is not None:
                     return found
-            from importlib.util import find_spec
-
-            if wanted is not None and find_spec(definition.home.marks[0]) is None:
-                return session.resolve(wanted)  # raises the error
+                if find_spec(definition.home.marks[0]) is None:
+                    return session.resolve(wanted)  # raises the error
             definition.need("it is not stored")
         if has_light_types(variant):
             return self.resolve(choice, definition.real_variant(variant), session)
@@ -392,6 +388,27 @@ def _learn(home: Home, session: Session | None = None) -> None:
 def _defined(kind: str, thing: FunctionType, options: Mapping[str, Any]) -> Any:
     import_module(HOMES[kind].module)  # a program may have imported single names of it
     return front_end(kind).define(thing, {**options, "kind": kind}, 0)
+
+
+def package_with(kind: str) -> str | None:
+    """The package whose `cuda` a program gets that imports the `cuda` of a Numba; None for the Numba itself.
+
+    It is the stand-in's if facts of the Numba are stored. If not, the Numba is imported now, and they are stored. From
+    the first call on, `cuda.jit` of a stand-in is Numba's own once that is loaded.
+
+    Args:
+        kind: The Numba, which is not loaded.
+    """
+    home, session = HOMES[kind], process_session()
+    import_module(home.module)
+    stays.clear()
+    found = facts_of(home, front_end(kind).flavour, session)
+    if isinstance(found, str):
+        with contextlib.suppress(ImportError):  # the program's own import raises it
+            real(home, found)
+            _learn(home, session)
+        return None
+    return home.module.rpartition(".")[0] if all(map(find_spec, home.marks)) else None
 
 
 def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:

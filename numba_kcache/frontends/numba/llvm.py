@@ -24,7 +24,7 @@ from ...launch.launcher import memory_of
 from ...model import LinkInput
 from .. import Variant
 from . import CODE_MODULES, STATEFUL, Declared, External, Flavour, code_settings, is_a, loaded, surface
-from .arguments import Signature, array_type
+from .arguments import Signature, Values, array_type
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .fingerprint import OF_NUMPY, AlwaysRefused, Refused
 
@@ -249,14 +249,14 @@ class NumbaResolutions(PythonResolutions):
 
     definition: NumbaDefinition
 
-    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: Values) -> None:
         """Launch through Numba's own dispatcher, or its simulator, which has one stream."""
         if is_simulated():
             self.definition.simulated[shape.grid, shape.block, 0, shape.shared_bytes](*arguments)
         else:
             super().launch_by_front_end(shape, stream, arguments)
 
-    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def block_size_by_front_end(self, arguments: Values, shared_bytes: int) -> int:
         """Ask Numba's own code for the block size."""
         if is_simulated():
             return 1  # like the simulator's own forall
@@ -282,8 +282,7 @@ def _type_of_others(value: Any) -> Any:
     """
     if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
         return array_type(NUMBA, element, value.ndim, "C", True)
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
+    is_known = type(value) in (loaded("torch", "Tensor"), loaded("cupy", "ndarray"))
     try:
         memory = memory_of(value) if is_known else None
     except Unfit:

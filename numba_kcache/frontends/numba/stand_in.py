@@ -30,6 +30,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Request
+from ...errors import OptionError
 from ...keys import component, derive
 from ...launch import DISABLE_TIMING, bindings, current_device, done, stream_handle
 from ...model import NO_TARGET, NamedTuple
@@ -37,7 +38,7 @@ from ...settings import import_path, toolchain_surroundings, variables
 from ...store import parse_object
 from ...toolchain import PACKAGES
 from .. import Kernel, found_by_name
-from . import code_variables
+from . import code_variables, loaded
 from .definition import OWN_OPTIONS
 from .fingerprint import ABSENT, real_of, unreplaced
 
@@ -158,6 +159,9 @@ class Standing:
     def _stands_for(self) -> Any:
         raise NotImplementedError
 
+    def _class(self) -> Any:
+        return type(self._stands_for()) if self._home.is_loaded() else type(self)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Python and its tools probe such names on any object
             raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
@@ -166,10 +170,7 @@ class Standing:
     @property
     def _numba_type_(self) -> Any:
         """The type of the object that it stands for."""
-        module, name = self._home.target
-        if module not in sys.modules:
-            raise AttributeError("Numba is not loaded")
-        return getattr(sys.modules[module], name).typing_context.resolve_value_type(self._stands_for())
+        return loaded(*self._home.target).typing_context.resolve_value_type(self._stands_for())
 
 
 class StandIn(Standing):
@@ -212,7 +213,7 @@ class StandInModule(Standing, ModuleType):
         if name.startswith("_"):
             return super().__getattr__(name)
         home, path = self._home, f"{self._path}.{name}".lstrip(".")
-        if path in HOST and (name == "jit" or not home.is_loaded()):
+        if path in HOST and (name in stays or not home.is_loaded()):
             return functools.partial(HOST[name], home)
         if not home.is_loaded() and (path != name or name in home.names or name in home.modules):
             return _made(home.kind, path)
@@ -392,8 +393,7 @@ class DeviceFunction(Standing):
             self._dispatcher = jit(self._signatures, **self._given)(function)
         return self._dispatcher
 
-    def __call__(self, *args: Any) -> Any:
-        return self._stands_for()(*args)
+    __call__ = StandIn.__call__
 
     def __reduce__(self) -> Any:
         if found_by_name(self) is self:
@@ -409,6 +409,7 @@ class CallableKernel(Kernel, Standing):
     """A kernel under a stand-in's `jit`; in another kernel, Numba takes it for a device function."""
 
     _definition: Any
+    __class__: Any = property(Standing._class)
 
     def _stands_for(self) -> Any:
         made = DeviceFunction(self._home, self._definition.thing, self._definition.given)
@@ -431,12 +432,18 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
         if device:
             return DeviceFunction(home, function, {**given, "device": True}, signatures)
         if signatures is None:
-            kernel = make_kernel(function, kind=home.kind, **given)
-            kernel.__class__ = CallableKernel
-            return kernel
+            try:
+                kernel = make_kernel(function, kind=home.kind, **given)
+                kernel.__class__ = CallableKernel
+                return kernel
+            except OptionError:
+                if stays:
+                    raise
+        numba = real(home, f"{function.__qualname__} has signatures, or options that only Numba knows")
+        if not stays:
+            return numba.jit(signatures, **given)(function)
         options = dict(given)
         own = {name: options.pop(name) for name in given.keys() & OWN_OPTIONS}
-        numba = real(home, f"{function.__qualname__} has signatures")
         return make_kernel(numba.jit(signatures, **options)(copy_of(function)), kind=home.kind, **own)
 
     return decorate if thing is signatures else decorate(thing)
@@ -467,10 +474,7 @@ class Stream(Standing):
     def _stands_for(self) -> Any:
         return real(self._home, "the program uses a stream on the host").external_stream(self.handle)
 
-    def _class(self) -> Any:
-        return type(self._stands_for()) if self._home.is_loaded() else Stream
-
-    __class__: Any = property(_class)
+    __class__: Any = property(Standing._class)
 
     def __int__(self) -> int:
         return self.handle
@@ -527,5 +531,8 @@ HOST: dict[str, Any] = {
     "event": Event,
     "event_elapsed_time": lambda _home, start, end: start.elapsed_time(end),
 }
-"""Names of the host that do not import Numba; each is called with the row first. Once it is loaded, all but `jit` are
-its own."""
+"""Names of the host that do not import Numba; each is called with the row first. Once it is loaded, all but those in
+`stays` are its own."""
+
+stays = {"jit"}
+"""Names in `HOST` that are this package's also when Numba is loaded; none in a program that was not edited."""
