@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 OF_THE_BACKEND = re.compile(
     r"verbatim|byte_equivalent|size|lru|tracker|scan|atime|prune|_tmp_|default_dir|default_cache_dir|windows|posix"
-    r"|half_written|clear_does_not|eviction|overwrite_replaces|stay_consistent"
+    r"|half_written|clear_does_not|eviction|overwrite_replaces|stay_consistent|sharing_violation"
 )
 """Tests that look at a backend's own files, counters and limits, or break its system calls, not at the interface."""
 

@@ -51,11 +51,10 @@ PAIRS = {
     "Numba cache=True": on("numba", programs.numba_kernels),
     "numba-cuda-mlir cache=True": on("mlir", programs.mlir_kernels),
     "Numba without import, CuPy": on("cupy", programs.stand_in),
+    "Numba with import, CuPy": on("cupy", programs.our_functions),
     "Numba without import, CUDA C++": on("driver", programs.stand_in, programs.ours),
     **{f"cold {name}": pair for name, pair in WITH_CUPY.items()},
 }
-MAIN = ("cubin", "RawKernel", "fp16", "Numba", "Numba without import, CuPy", "Numba without import, CUDA C++")
-"""The warm pairs that an aim needs."""
 SIDES = ("ours", "other")
 
 
@@ -74,7 +73,8 @@ def count_of(name: str, arguments: Arguments) -> int:
     """The number of pairs to run."""
     if PAIRS[name][0].library in ("torch", "mlir"):
         return min(2, arguments.others)
-    return int(arguments.cold if name.startswith("cold") else arguments.pairs if name in MAIN else arguments.others)
+    is_main = "import" in name or name in ("cubin", "RawKernel", "fp16", "Numba")  # an aim or a page needs the pair
+    return int(arguments.cold if name.startswith("cold") else arguments.pairs if is_main else arguments.others)
 
 
 def measure(result: Result, arguments: Arguments) -> None:

@@ -151,8 +151,9 @@ class LoadedKernel:
 
     def set_attribute(self, name: str, value: int, action: str) -> None:
         """Set an attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name; `action` is for the error."""
-        which = _FUNCTION_ATTRIBUTES[name]
-        done(bindings().cuFuncSetAttribute(self.function, which, value), f"{action} {self.compiled.name}")
+        # a carveout can be -1
+        answer = bindings().cuFuncSetAttribute(self.function, _FUNCTION_ATTRIBUTES[name], value & 0xFFFFFFFF)
+        done(answer, f"{action} {self.compiled.name}")
 
     def allow_shared(self, dynamic_bytes: int) -> None:
         """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel needs an attribute for it.

@@ -54,6 +54,13 @@ for device in (0, 1, 0):
     assert asked == [(kind, value, n) for n in (0, 1) for kind, value in ((DYNAMIC_SHARED, 99_000), (CARVEOUT, 70))]
 
 
+def test_carveout_is_left_to_the_driver(tmp_path: Path) -> None:
+    """The driver gets -1, its own word for that."""
+    _, events = seen(tmp_path, "cached_kernel(SAXPY, cache=cache, carveout='default')[16, 32](*null)", "set_attribute")
+
+    assert [(each["attribute"], each["value"]) for each in events] == [(CARVEOUT, -1)]
+
+
 def test_cluster_of_more_than_eight_blocks_is_allowed(tmp_path: Path) -> None:
     """The driver accepts it after an attribute of the kernel is set."""
     _, events = seen(

@@ -453,6 +453,9 @@ assert kernel.signatures == [types] and kernel.nopython_signatures
 for name in ("asm", "ptx", "llvm", "mlir", "mlir_optimized"):
     look = getattr(kernel, f"inspect_{name}")
     assert types in look() and len(str(look(types))) > 100, look
+linked = cuda.jit(kernel.py_func, lto=True)
+linked[1, 32](x, 64)
+assert len(linked.inspect_asm(types)) > 100
 assert kernel.get_regs_per_thread(types) > 0
 hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
 print("kernel", hits.total() and "hit" or "", misses.total() and "missed" or "")

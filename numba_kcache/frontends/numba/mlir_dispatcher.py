@@ -39,8 +39,10 @@ NAMES = dispatcher.NAMES | {
 }  # fmt: skip
 """Attributes of the dispatcher that a kernel has with the same meaning."""
 
-_COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker"))
-"""Metadata that an artifact does not have."""
+_COMPILED_ONLY = frozenset(
+    ("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker", "ltoir")
+)
+"""Metadata that an artifact does not have. The PTX of a kernel with `lto` is made from its LTO-IR."""
 
 
 # -- compile results of artifacts ---------------------------------------------------------------------------------
@@ -161,15 +163,14 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
     check_interpreter()
     definition = resolutions.definition
     arguments = definition.complete(tuple(arguments))
-    variant = definition.variant(arguments)
+    variant: Any = definition.variant(arguments)
     dispatcher = resolutions.by_variant.get(variant)
     if dispatcher is None:
         dispatcher = resolutions.by_variant.setdefault(variant, new_dispatcher(resolutions))
     options, handle = definition.launch_options, None if stream is None else stream_handle(stream)
     cluster = tuple(options.cluster) if options is not None and options.cluster else None
     configured = dispatcher.configure(shape.grid, shape.block, handle, shape.shared_bytes, cluster)
-    types: Any = variant or ()
-    given = [_as_its_own(definition, at, *pair) for at, pair in enumerate(zip_longest(arguments, types), 1)]
+    given = [_as_its_own(definition, at, *pair) for at, pair in enumerate(zip_longest(arguments, variant or ()), 1)]
     launch_configured(resolutions, configured, shape, handle or 0, given)
 
 
@@ -183,7 +184,7 @@ def _as_its_own(definition: Any, position: int, value: Any, kind: Any) -> Any:
         return dtype.type(slot.convert(value))
     if torch is None or not isinstance(value, torch.Tensor):
         return value
-    return surface(MLIR).as_cuda_array(value.detach())
+    return parts.as_cuda_array(value.detach())
 
 
 class InstalledDefinition(MlirDefinition):
