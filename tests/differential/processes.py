@@ -28,8 +28,11 @@ class Child:
         parent = os.getpid()
         self._process = os.fork()
         if self._process == 0:
-            self._pipe.close()
-            _serve(theirs, parent)
+            try:
+                self._pipe.close()
+                _serve(theirs, parent)
+            finally:  # the work of the process that was forked goes on there alone
+                os._exit(0)
         theirs.close()
 
     def call(self, function: Callable[..., Any], *arguments: Any, at: Callable[[str], Any] = str) -> Any:
@@ -90,13 +93,10 @@ def _serve(pipe: Any, parent: int) -> None:
     os.dup2(devnull, 1)
     sys.stdin = open(os.devnull)  # noqa: SIM115
     while True:
-        try:
-            while not pipe.poll(5.0):
-                if os.getppid() != parent:
-                    os._exit(0)
-            function, arguments = pipe.recv()
-        except (EOFError, OSError):
-            os._exit(0)
+        while not pipe.poll(5.0):
+            if os.getppid() != parent:
+                return
+        function, arguments = pipe.recv()
         try:
             answer = True, function(*arguments)
         except BaseException:
