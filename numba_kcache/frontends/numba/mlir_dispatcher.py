@@ -39,8 +39,10 @@ NAMES = dispatcher.NAMES | {
 }  # fmt: skip
 """Attributes of the dispatcher that a kernel has with the same meaning."""
 
-_COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker"))
-"""Metadata that an artifact does not have."""
+_COMPILED_ONLY = frozenset(
+    ("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker", "ltoir", "ptx")
+)
+"""Metadata that an artifact does not have; PTX it may have."""
 
 
 # -- compile results of artifacts ---------------------------------------------------------------------------------
@@ -92,22 +94,20 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
             making.optimize(found)
         return found
 
-    metadata: dict[str, Any] = {
+    metadata = Metadata({
         "cubin": artifact.cubin, "func_name": artifact.kernels[0].symbol,
         "use_cooperative": bool(known.get("cooperative")), "targetoptions": options,
-    }  # fmt: skip
+    })  # fmt: skip
+    metadata.compiled = compiled
     if known.get("needs_setup"):
         for word in ("setup_callback", "teardown_callback"):
-            callbacks = [getattr(each, word, None) for each in options.get("link") or ()]
-            metadata[f"{word}s"] = [*filter(None, callbacks)]
+            metadata[f"{word}s"] = [*filter(None, [getattr(each, word, None) for each in options.get("link") or ()])]
         if known.get("needs_runtime"):
             metadata["needs_nrt"] = metadata["nrt_inline"] = True
             metadata["setup_callbacks"].append(compiler(MLIR)._nrt_memsys_setup_callback)
     if artifact.ptx:
         metadata["ptx"] = artifact.ptx.decode()
-    kept = Metadata(metadata)
-    kept.compiled = compiled
-    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), kept)
+    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), metadata)
     result.objectmode = False
     return result
 
