@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,17 +120,23 @@ def test_callbacks_of_linked_files_come_back_with_the_code(links: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keeps", [True, False])
-def test_ptx_is_kept_where_it_is_asked_for(tmp_path: Any, keeps: bool) -> None:
-    """The PTX is the text that was assembled, also in the next process."""
+@pytest.mark.parametrize(("keeps", "lto"), [(True, False), (False, False), (False, True)])
+def test_ptx_is_kept_where_it_is_asked_for(tmp_path: Any, keeps: bool, lto: bool) -> None:
+    """The PTX is the text that was assembled, also in the next process. What is not kept, or assembled from LTO-IR, is
+    made for `inspect_asm`; types are for `inspect_types`."""
     for _ in range(2):
+        dispatcher = mlir_cuda.jit(lto=lto)(function)
         kernel = cached_kernel(
-            mlir_cuda.jit(function), signature=SIGNATURE, arch="sm_90", keep_ptx=keeps,
+            dispatcher, signature=SIGNATURE, arch="sm_90", keep_ptx=keeps,
             cache=KernelCache(tmp_path, durability="none"),
         )  # fmt: skip
         kernel.compile()
-        artifact = (
-            resolutions_of(kernel).exactly(Target(9, 0), None, definition_of(kernel).variants(None, ())[0]).artifact
-        )
+        (types,) = definition_of(kernel).variants(None, ())
+        artifact = resolutions_of(kernel).exactly(Target(9, 0), None, types).artifact
+        dispatcher.overloads[types] = surface(MLIR).CompileResult(result_of(dispatcher, types, artifact))
 
         assert (b".entry" in artifact.ptx) == keeps
+        with assumed_device(MLIR, (9, 0)):
+            assert ".entry" in dispatcher.inspect_asm(types)
+            dispatcher.inspect_types(text := StringIO())
+            assert "x[0] = 1" in text.getvalue()

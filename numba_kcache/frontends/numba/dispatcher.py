@@ -28,7 +28,7 @@ NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",
     "get_regs_per_thread", "get_const_mem_size", "get_shared_mem_per_block", "get_max_threads_per_block",
     "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile", "py_func", "targetoptions",
-    "extensions", "specialized", "specialize",
+    "extensions", "specialized", "specialize", "inspect_types",
 ))  # fmt: skip
 """Attributes of a Numba's dispatcher that a kernel has with the same meaning."""
 

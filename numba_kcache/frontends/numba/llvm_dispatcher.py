@@ -35,7 +35,7 @@ from .compiled_code import noted
 from .dispatcher import CacheOfDispatcher, Patch, dispatcher_of, launch_configured, specialized
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
-NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
+NAMES = dispatcher.NAMES | {"inspect_sass_cfg"}
 """Attributes of Numba's dispatcher that a kernel has with the same meaning."""
 
 

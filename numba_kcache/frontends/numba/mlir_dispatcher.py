@@ -15,7 +15,6 @@ Source      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_publ
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -39,10 +38,11 @@ NAMES = dispatcher.NAMES | {
 }  # fmt: skip
 """Attributes of the dispatcher that a kernel has with the same meaning."""
 
-_COMPILED_ONLY = frozenset(
-    ("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker", "ltoir")
-)
-"""Metadata that an artifact does not have. The PTX of a kernel with `lto` is made from its LTO-IR."""
+_COMPILED_ONLY = frozenset((
+    "mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker", "ltoir", "ptx",
+    "type_annotation",
+))  # fmt: skip
+"""Metadata that an artifact does not have; PTX it may have."""
 
 
 # -- compile results of artifacts ---------------------------------------------------------------------------------
@@ -51,12 +51,12 @@ _COMPILED_ONLY = frozenset(
 class Metadata(dict[str, Any]):
     """The metadata of a compile result made from an artifact; what an artifact does not have is compiled when read."""
 
-    compiled: Callable[[], Any]
+    compiled: Callable[[], dict[str, Any]]
 
     def __missing__(self, name: str) -> Any:
         if name not in _COMPILED_ONLY:
             raise KeyError(name)
-        self |= {**dict.fromkeys(_COMPILED_ONLY), **self.compiled().metadata, **self}
+        self |= {**dict.fromkeys(_COMPILED_ONLY), **self.compiled(), **self}
         return self[name]
 
     def __contains__(self, name: object) -> bool:
@@ -86,30 +86,27 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
     options = dict(dispatcher.targetoptions)
     options["chip"] = options.get("chip") or target.name
 
-    @functools.cache
-    def compiled() -> Any:
+    def compiled() -> dict[str, Any]:
         making = compiler(MLIR)
         with assumed_device(MLIR, target.cc):
             found = making.compile_mlir(dispatcher.py_func, None, tuple(types), targetoptions=dict(options))
             making.optimize(found)
-        return found
+        return {**found.metadata, "type_annotation": found.type_annotation}
 
-    metadata: dict[str, Any] = {
+    metadata = Metadata({
         "cubin": artifact.cubin, "func_name": artifact.kernels[0].symbol,
         "use_cooperative": bool(known.get("cooperative")), "targetoptions": options,
-    }  # fmt: skip
+    })  # fmt: skip
+    metadata.compiled = compiled
     if known.get("needs_setup"):
         for word in ("setup_callback", "teardown_callback"):
-            callbacks = [getattr(each, word, None) for each in options.get("link") or ()]
-            metadata[f"{word}s"] = [*filter(None, callbacks)]
+            metadata[f"{word}s"] = [*filter(None, [getattr(each, word, None) for each in options.get("link") or ()])]
         if known.get("needs_runtime"):
             metadata["needs_nrt"] = metadata["nrt_inline"] = True
             metadata["setup_callbacks"].append(compiler(MLIR)._nrt_memsys_setup_callback)
     if artifact.ptx:
         metadata["ptx"] = artifact.ptx.decode()
-    kept = Metadata(metadata)
-    kept.compiled = compiled
-    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), kept)
+    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), metadata)
     result.objectmode = False
     return result
 
@@ -125,16 +122,16 @@ class DispatcherCache(CacheOfDispatcher):
     def keyed(self, types: Signature) -> Signature | None:
         """The types with those of annotations; None if the code depends on more, or is wanted otherwise."""
         dispatcher, definition = self.dispatcher, self.resolutions.definition
-        is_special = dispatcher._literal_arg_positions or dispatcher._launch_config_enabled or has_another_compile()
-        options, literal = dispatcher.targetoptions, surface(MLIR).types.Literal
-        is_special = is_special or options.get("abi_info") or options.get("_compile_output")
-        code = definition.function.__code__
+        code, options = definition.function.__code__, dispatcher.targetoptions
+        is_special = (
+            dispatcher._literal_arg_positions or dispatcher._launch_config_enabled or has_another_compile()
+            or options.get("abi_info") or options.get("_compile_output")
+        )  # fmt: skip
         if is_special or code.co_flags & CO_VARARGS or len(types) != code.co_argcount:
             return None
-        if any(each is None or isinstance(each, literal) for each in types):
+        if any(each is None or isinstance(each, surface(MLIR).types.Literal) for each in types):
             return None
-        annotated = definition.annotated or (None,) * len(types)
-        return Signature(fixed or each for fixed, each in zip(annotated, types, strict=True))
+        return Signature(fixed or each for fixed, each in zip_longest(definition.annotated, types))
 
     def counted(self, _sig: Any, types: Any) -> Any:
         """The types: numba-cuda-mlir counts by them."""
