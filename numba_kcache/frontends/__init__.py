@@ -176,7 +176,7 @@ def not_source(thing: object) -> OptionError:
     kind, hint = type(thing).__name__, "wrap a function that returns CUDA C++, a str or a pathlib.Path"
     if isinstance(thing, (staticmethod, classmethod)):
         hint = f"leave out @{kind}: a kernel in a class needs none"
-    return OptionError(f"cannot make a kernel of {thing!r}", f"it is of type {kind}, which is not a source", hint)
+    return OptionError(f"cannot make a kernel of {thing!r:.80}", f"it is of type {kind}, which is not a source", hint)
 
 
 def listed_option(options: Mapping[str, Any], name: str) -> Any:
