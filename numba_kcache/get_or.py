@@ -17,7 +17,7 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from .engine import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, OptionError, shorten
 from .frontends import Kernel, define
 from .keys import sha256
-from .launch import current_device, current_ordinal, relaxed
+from .launch import current_ordinal, relaxed
 from .model import copied
 from .settings import path_from, working_directory
 
@@ -203,23 +203,12 @@ def _resolve_ahead(kernel: Kernel) -> None:
     definition = kernel._definition
     if definition.has_variants and not definition.options.get("signature"):
         return
-    device = None
-    if not kernel._arch:
-        if current_ordinal() < 0:
-            return
-        try:
-            device = current_device().target
-        except (NoDeviceError, LaunchError):  # no usable device: a launch will report it
-            return
-    try:
-        for variant in kernel._variants(None):
-            if device is not None:
-                with relaxed():
-                    definition.kernel_in(kernel._resolutions.for_device(device, variant).artifact)
-            for target in kernel._arch:
-                kernel._exactly(target, variant)
-    except RunsUncached:
+    if not kernel._arch and current_ordinal() < 0:
         return
+    way = nullcontext() if kernel._arch else relaxed()
+    with suppress(RunsUncached, NoDeviceError, LaunchError), way:  # no usable device: a launch will report it
+        for target, variant in kernel._requests(None):
+            kernel._exactly(target, variant, None)
 
 
 # -- repeated calls -----------------------------------------------------------------------------------------------

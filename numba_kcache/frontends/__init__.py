@@ -176,7 +176,7 @@ def not_source(thing: object) -> OptionError:
     kind, hint = type(thing).__name__, "wrap a function that returns CUDA C++, a str or a pathlib.Path"
     if isinstance(thing, (staticmethod, classmethod)):
         hint = f"leave out @{kind}: a kernel in a class needs none"
-    return OptionError(f"cannot make a kernel of {thing!r}", f"it is of type {kind}, which is not a source", hint)
+    return OptionError(f"cannot make a kernel of {thing!r:.80}", f"it is of type {kind}, which is not a source", hint)
 
 
 def listed_option(options: Mapping[str, Any], name: str) -> Any:
@@ -980,8 +980,12 @@ class Kernel(Launches):
         """Make the request for a named target: the same as a launch on such a device makes."""
         return self._resolutions.request(target, ptx_target(self._arch, target), variant)
 
-    def _exactly(self, target: Target, variant: Variant) -> Resolution:
-        found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
+    def _exactly(self, target: Target, variant: Variant, arch: Any = True) -> Resolution:
+        """Resolve for a target; if neither `arch` nor the kernel names one, as a launch on the device does."""
+        if arch is None and not (self._arch or self._definition.asked):
+            found = self._resolutions.for_device(target, variant)
+        else:
+            found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
         self._definition.kernel_in(found.artifact)  # raises EntryError if there is no such kernel
         return found
 
@@ -1032,7 +1036,7 @@ class Kernel(Launches):
                     from ..observe.log import INFO, record
 
                     record(INFO, f"depends= of {request.label} represents: {', '.join(request.covered)}")
-                found = self._exactly(target, variant)
+                found = self._exactly(target, variant, arch)
                 if found.uncacheable:
                     raise request.refusal(found.uncacheable)
                 if found.source != "disk":  # else it is there, and would be read again
@@ -1065,30 +1069,30 @@ class Kernel(Launches):
             NoDeviceError: No target is named and there is no device.
         """
         variant, target = self._variants(signature)[0], self._targets(arch)[0]
-        is_auto = arch is None and not self._arch
-        choice = self._resolutions.choose(target) if is_auto else Choice(target, ptx_target(self._arch, target))
+        is_named = arch is not None or self._arch
+        choice = Choice(target, ptx_target(self._arch, target)) if is_named else self._resolutions.choose(target)
         return self._resolutions.explain(choice, variant)
 
     def _any_artifact(self) -> Artifact:
         """Any resolved artifact of the kernel; if there is none, the one for its first target."""
         for found in self._resolutions.known().values():
             return found.artifact
-        return self._exactly(self._targets(None)[0], None).artifact
+        return self._exactly(self._targets(None)[0], None, None).artifact
 
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         """Apply `read` to the artifact. With variants and no signature: a dict of the results for all known ones."""
         definition, known = self._definition, self._resolutions.known()
-        target = None if arch is None else self._targets(arch)[0]
         if definition.has_variants and signature is None:
+            target = None if arch is None else self._targets(arch)[0]
             return {
                 variant: read(each.artifact)
                 for (known_target, _, variant), each in known.items()
                 if target is None or target == known_target
             }
-        if target is None and not definition.has_variants:
+        if arch is None and not definition.has_variants:
             self._variants(signature)
             return read(self._any_artifact())
-        return read(self._exactly(target or self._targets(None)[0], self._variants(signature)[0]).artifact)
+        return read(self._exactly(self._targets(arch)[0], self._variants(signature)[0], arch).artifact)
 
     def _measured(self, measure: Callable[..., Any], what: Any, signature: Any) -> Any:
         """Measure the kernel on the current device."""
@@ -1310,17 +1314,15 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
     Raises:
         KCacheError: A directory was configured and cannot be used.
     """
-    is_configured = cache.settings.directory is not None and cache.stores
-    if not is_configured or not cache.local.directory:
+    local = cache.local
+    if cache.settings.directory is None or not cache.stores or not local.directory:
         return
-    if key and cache.local.get_encoded(key):
+    if (key and local.get_encoded(key)) or (is_found and local.is_usable() and local.tree.status is not None):
         return
-    if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
-        return
-    why = cache.local.obstacle()
+    why = local.obstacle()
     if why:
         hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
-        raise KCacheError(f"cannot {what}", f"{cache.local.directory} cannot be used: {why}", hint)
+        raise KCacheError(f"cannot {what}", f"{local.directory} cannot be used: {why}", hint)
 
 
 def require_lasting(cache: Lookup, what: str) -> None:

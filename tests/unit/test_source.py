@@ -287,6 +287,15 @@ def test_anything_else_is_refused(thing: Any) -> None:
         cached_kernel(thing)
 
 
+@pytest.mark.parametrize("options", [{}, {"kind": "numba"}])
+def test_long_thing_is_not_shown_in_full(options: dict[str, Any]) -> None:
+    """A source in an object that is not taken may be megabytes."""
+    with pytest.raises(OptionError) as caught:
+        cached_kernel(bytearray(10_000), **options)
+
+    assert len(str(caught.value)) < 300
+
+
 def test_path_is_read_at_first_use(tmp_path: Path) -> None:
     """For `.cu` and `.ptx` files; the file's name is the first guess for the kernel's."""
     (tmp_path / "k.cu").write_text("broken at decoration")

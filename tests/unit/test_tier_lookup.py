@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import numba_kcache
-from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, UnknownTargetError, cached_kernel, frontends
 from numba_kcache.model import Choice, Event, EventKind, Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import MadeUpToolchain, UnknownToolchain
@@ -217,6 +218,32 @@ def test_frozen_cache_serves_what_the_device_runs(tmp_path: Path, stored: str, s
     assert launched(cache, "sm_86") == parse_target(served)
     with pytest.raises(FrozenCacheError):
         launched(cache, "sm_75")
+
+
+def test_what_a_kernel_says_is_of_the_code_that_a_launch_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first launch, too: in a frozen cache nothing else is there."""
+    monkeypatch.setattr(frontends, "current_device", lambda: SimpleNamespace(target=Target(8, 6)))
+    cache = open_cache(fill(tmp_path, "sm_80"), OTHERS, mode="frozen")
+    kernel, other = (cached_kernel(SAXPY, cache=cache) for _ in range(2))
+
+    kernel.compile()
+    assert len(kernel.params) == 4
+    with pytest.raises(FrozenCacheError):
+        other.cubin("sm_86")
+
+
+def test_what_a_kernel_says_is_of_ptx_on_a_device_newer_than_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning names the device; a target that is asked for by its name is not replaced."""
+    monkeypatch.setattr(frontends, "current_device", lambda: SimpleNamespace(target=Target(19, 9, "a")))
+    kernel = cached_kernel(EMPTY, cache=open_cache(tmp_path))
+
+    with pytest.warns(KCacheWarning, match="the compiler does not know sm_199a") as said:
+        kernel.compile()
+    assert (len(said), kernel.params) == (1, ())
+    with pytest.raises(UnknownTargetError):
+        kernel.compile("sm_199a")
 
 
 def test_exact_arch_has_no_stand_in(tmp_path: Path) -> None:

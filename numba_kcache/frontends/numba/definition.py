@@ -414,7 +414,7 @@ class PythonFrontEnd:
             return chosen(thing, dict(options))
         if options.get("kind") in self.kinds:
             why = f"it is a {type(thing).__name__}"
-            raise OptionError(f"cannot make a Numba kernel of {thing!r}", why, "give a function")
+            raise OptionError(f"cannot make a Numba kernel of {thing!r:.80}", why, "give a function")
         return None
 
 
