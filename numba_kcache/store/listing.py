@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import KCacheError, why_of
 from ..model import KEY_DIGITS, NamedTuple, artifact_from_header
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Order = Literal["age", "size", "cost", "hits"]
 
-ORDERS: tuple[Order, ...] = ("age", "size", "cost", "hits")
+ORDERS: tuple[Order, ...] = get_args(Order)
 """Most recently used first, largest first, longest compilation first, most hits first."""
 
 _DECODE: Mapping[int, Decode] = {ENTRY: decode_entry, MANIFEST: decode_manifest, RECORD: decode_record}

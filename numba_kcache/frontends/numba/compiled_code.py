@@ -36,7 +36,7 @@ from ...launch.attributes import CARVEOUTS
 from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
 from . import Flavour, Registration, Registrations, gathered, is_a, loaded, on_device, surface
-from .fingerprint import Trust, Uncapturable, fingerprint, unreplaced
+from .fingerprint import Trust, Uncapturable, fingerprint, parts_of, unreplaced
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest of its last compile, target and settings, and the number of overloads then."""
@@ -313,7 +313,7 @@ def _functions_of(code: Any, flavour: Flavour) -> list[tuple[Any, type | None]]:
         return [(code.__init__, code)]
     trust = Trust(flavour.packages)
     own = [item for base in code.__mro__[:-1] if not trust.name_of(base) for item in vars(base).items()]
-    found = [getattr(each, "__func__", None) or getattr(each, "fget", each) for name, each in own if name != "__init__"]
+    found = [part for name, each in own if name != "__init__" for part in parts_of(each)]
     return [(each, None) for each in found if isinstance(each, FunctionType)]
 
 

@@ -1167,7 +1167,7 @@ def add_class(reader: Reader, value: type) -> int:
         if attribute not in _OF_PYTHON:
             if isinstance(item, property):
                 reader.alive.append(item)  # for `add_special`, since a property has a docstring
-            for part in _parts(item):
+            for part in parts_of(item):
                 goal = reader.add_value(part, f"global {attribute} of {name}")
                 reader.edge(node, f"{type(item).__name__} {attribute}", goal)
     return node
@@ -1180,7 +1180,7 @@ def add_described(reader: Reader) -> None:
     for kind in kinds if any(each.name.startswith("function ") for each in reader.graph.components) else ():
         for owner in (*kind.__mro__, *type(kind).__mro__, *getattr(kind, "__members__", {}).values()):
             own = {} if reader.trust[owner.__module__] else vars(owner)
-            for name, part in [(name, part) for name, item in own.items() for part in _parts(item)]:
+            for name, part in [(name, part) for name, item in own.items() for part in parts_of(item)]:
                 label = f"global {name} of {kind.__module__}.{kind.__qualname__}"
                 is_data = name not in getattr(kind, "_fields", ()) and name[0] + name[-1] != "__"
                 if _is_written(part, reader.trust) if type(part) is FunctionType else is_data:
@@ -1212,7 +1212,7 @@ def extension_form(reader: Reader, kind: Any, edges: list[Any]) -> Plain:
     return "type of an extension", len(edges), str(kind), form
 
 
-def _parts(item: Any) -> tuple[Any, ...]:
+def parts_of(item: Any) -> tuple[Any, ...]:
     """List the functions in an item of a class body (property, classmethod, ...)."""
     if isinstance(item, (staticmethod, classmethod)):
         return (item.__func__,)
@@ -1362,7 +1362,7 @@ def _is_seen(code: Any) -> bool:
     if not hasattr(code, "generic_resolve"):
         return isinstance(code.__init__ if hasattr(code, "__mro__") else code, FunctionType)
     resolving = [value for each in code.__mro__ for name, value in vars(each).items() if "resolve" in name]
-    return all(type(part) is FunctionType for each in resolving if callable(each) for part in _parts(each))
+    return all(type(part) is FunctionType for each in resolving if callable(each) for part in parts_of(each))
 
 
 def _named(reader: Reader, value: Any) -> Plain:
