@@ -14,7 +14,7 @@ from typing import Any
 from ...launch import Call, Memory, Slot, Unfit, is_exported
 from ...launch.launcher import memory_of
 from . import Flavour, surface
-from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, array_type, codes_of, packed, slot_of
+from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, SettledSlot, Values, array_type, codes_of, packed, slot_of
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
@@ -107,7 +107,7 @@ def _refuse() -> Any:
 
 
 def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
-    def settle(value: Any, call: Call) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> Values:
         if not isinstance(value, tuple) or len(value) != len(slots):
             raise OtherTypes
         if getattr(kind, "instance_class", type(value)) is not type(value):
@@ -120,5 +120,5 @@ def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
     return SettledSlot(settle)
 
 
-def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
+def _values_slot(values_of: Callable[[Any], Values]) -> Slot:
     return SettledSlot(lambda value, _call: values_of(value))
