@@ -55,8 +55,8 @@ def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -
     for name, value in (("all", all), ("cuda_compute", cuda_compute), ("cupy", cupy)):
         if type(value) is not bool:
             wanted = value if value in ("cuda_compute", "cupy") else name
-            what = f"cannot use {name}={value!r}"
-            raise OptionError(what, f"it is a {type(value).__name__}", f"write install({wanted}=True)")
+            hint = f"write install({wanted}=True)"
+            raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", hint)
     homes = ["cuda.compute"] * cuda_compute + ["cupy.cuda.compiler"] * cupy
     for home, package in NUMBAS.items():
         with suppress(ImportError, ValueError):  # a package that is being imported, or that a test replaced

@@ -276,6 +276,33 @@ def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> N
     assert len(launches[0]) >= 9
 
 
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_device_function_with_a_signature_is_compiled_once(tmp_path: Path, kind: str) -> None:
+    """Its decorator compiles it where it is first needed, and the kernel uses that code, as under `install()`."""
+    program = f"""{programs.START}
+compiled = []
+sys.setprofile(lambda frame, event, _: event == "call" and frame.f_code.co_name in ("compile_cuda", "compile_mlir")
+               and compiled.append(frame.f_locals["pyfunc"].__name__))
+
+@cuda.jit("float32(float32)", device=True)
+def inner(x):
+    return x * 3
+
+@cuda.jit("float32(float32)", device=True)
+def outer(x):
+    return inner(x) + 1
+
+@jit
+def kernel(x):
+    x[0] = outer(x[0])
+
+KERNELS = [kernel]
+kernel[1, 64](Memory())
+say(compiled=compiled)"""
+
+    assert sorted(said(program, tmp_path, is_cold=True, KIND=kind)["compiled"]) == ["inner", "kernel", "outer"]
+
+
 def test_class_that_numba_types_by_its_base_is_left_to_numba(tmp_path: Path, fill: Fill) -> None:
     """An int with an array interface is an int for Numba, with and without the stand-in."""
     fill(tmp_path)

@@ -222,17 +222,23 @@ def _state_now(flavour: Flavour, dispatcher: Any) -> object:
     found = fingerprint(dispatcher, flavour, with_lines=False)
     if isinstance(found, Uncapturable) or any(each not in _decorated for each, _ in found.device_functions()):
         return None
-    settings = {**vars(sys.modules[flavour.config])}
-    return found.digest, loaded(*flavour.device_readers[0])().compute_capability, settings
+    device, settings = loaded(*flavour.device_readers[0])(), {**vars(sys.modules[flavour.config])}
+    return found.digest, getattr(device, "compute_capability", device), settings
 
 
 @contextmanager
-def noted(flavour: Flavour, dispatcher: Any) -> Iterator[None]:
-    """Let a decorator compile a device function, and note the state in which it does."""
-    state = _state_now(flavour, dispatcher)
-    yield
-    if state and len(dispatcher.overloads) == 1 and state == _state_now(flavour, dispatcher):
-        _decorated[dispatcher] = state, dict(dispatcher.overloads)
+def noted(flavour: Flavour, dispatcher: Any) -> Iterator[list[Any]]:
+    """Let a decorator compile a device function, and note the state in which it does.
+
+    Args:
+        flavour: The Numba.
+        dispatcher: The function's dispatcher, or one like it; then the block appends that to the list that it gets.
+    """
+    with surface(flavour).global_compiler_lock:
+        state, made = _state_now(flavour, dispatcher), [dispatcher]
+        yield made
+        if state and len(made[-1].overloads) == 1 and state == _state_now(flavour, made[-1]):
+            _decorated[made[-1]] = state, dict(made[-1].overloads)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from ...model import Artifact, Choice, Resolution, Target
 from ...settings import NVRTC_VARIABLES, variables
 from .. import COMMON_OPTIONS, Definition, Resolutions, Variant, listed_option
 from . import Flavour, surface
-from .arguments import Signature, TypedLauncher, converts, is_alone, make_launcher
-from .fingerprint import Depends, Fingerprint, Refused, Uncapturable, fingerprint, type_digest
+from .arguments import Signature, TypedLauncher, Values, converts, is_alone, make_launcher
+from .fingerprint import Depends, Fingerprint, Names, Refused, Uncapturable, fingerprint, type_digest
 
 if TYPE_CHECKING:
     from ...launch import LaunchShape
@@ -71,8 +71,8 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     flavour: Flavour
-    decorator_options: tuple[str, ...]
-    complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    decorator_options: Names
+    complete: Callable[[Values], Values] | None = None
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
         self.thing, self.subject, self.options = thing, thing, options
@@ -369,7 +369,7 @@ class PythonResolutions(Resolutions):
         """The module with the Numba's own dispatcher."""
         return self.definition.flavour.part("dispatcher")
 
-    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: Values) -> None:
         """Launch through the Numba's own dispatcher."""
         self.part.launch(self, shape, stream, arguments)
 

@@ -91,10 +91,10 @@ def specialized(dispatcher: Any, resolutions: Any, arguments: Sequence[Any]) -> 
     return found
 
 
-def specialized_kernel(resolutions: Any, *arguments: Any) -> Kernel:
+def specialized_kernel(resolutions: Any, *arguments: Any) -> Any:
     """Make the kernel with the same options that takes arguments of these types, or values like these, alone."""
     definition, dispatcher = resolutions.definition, dispatcher_of(resolutions)
-    made: dict[Any, Kernel] = resolutions.specialized
+    made = resolutions.specialized
     own = surface(definition.flavour).types.Type
     types = [each if isinstance(each, own) else definition.types_of([each])[0] for each in arguments]
     found = specialized(dispatcher, resolutions, types)

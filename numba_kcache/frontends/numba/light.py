@@ -26,7 +26,7 @@ from ...launch.launcher import memory_of
 from ...model import Choice, Resolution, Target
 from .. import Variant, front_end
 from . import Declared, Flavour, Registrations, loaded, surface
-from .arguments import LightType, Signature
+from .arguments import LightType, Signature, Values
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .fingerprint import Refused, Trust, standing
 from .stand_in import (
@@ -353,7 +353,7 @@ class StandInResolutions(PythonResolutions):
         self.definition.need("only Numba launches it with such arguments")
         super().launch_by_front_end(*arguments)
 
-    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def block_size_by_front_end(self, arguments: Values, shared_bytes: int) -> int:
         """Ask Numba's own code for the block size."""
         self.definition.need("only Numba computes its block size")
         return super().block_size_by_front_end(arguments, shared_bytes)

@@ -172,8 +172,7 @@ def _users_links(links: Iterable[Any]) -> list[Any]:
 def _is_own_link(link: Any) -> bool:
     if not isinstance(link, str):
         return link is not None and link is loaded(_NRT, "NRT_LIBRARY")
-    folder = next(iter(loaded(HOME, "__path__") or ()), None)
-    return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
+    return any(link == os.path.join(each, "reshape_funcs.cu") for each in loaded(HOME, "__path__") or ())
 
 
 _TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}

@@ -24,6 +24,7 @@ from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
 from . import home_folder, toolkit_dirs
+from .arguments import Values
 from .compiled_code import Code, compiler
 from .fingerprint import Refused, read_link
 from .llvm import DECORATOR_OPTIONS, NUMBA
@@ -31,7 +32,7 @@ from .llvm import DECORATOR_OPTIONS, NUMBA
 
 def compile_signature(
     function: Any,
-    types: tuple[Any, ...],
+    types: Values,
     options: Mapping[str, Any],
     target: Target,
     generated: Target,
@@ -53,12 +54,12 @@ def compile_signature(
     )  # fmt: skip
 
 
-def assumed(_target: Target, generated: Target) -> tuple[Any, ...]:
+def assumed(_target: Target, generated: Target) -> Values:
     """The compute capability of the device that a compile assumes: that of the code, since linking is done here."""
     return *generated.cc, generated.suffix
 
 
-def device_answer(cc: tuple[Any, ...], library: Any = None, asked: Any = None) -> Any:
+def device_answer(cc: Values, library: Any = None, asked: Any = None) -> Any:
     """A device with this compute capability; for a code library, the one that was asked for, or this one."""
     return SimpleNamespace(compute_capability=cc[:2]) if library is None else asked or cc
 
@@ -107,7 +108,7 @@ def why_uncacheable(kernel: Any, attributes: Mapping[str, Any], parts: SimpleNam
 
 
 def link_kernel(
-    library: Any, chosen: Mapping[str, Any], target: Target, cc: tuple[Any, ...], links: Iterable[LinkInput]
+    library: Any, chosen: Mapping[str, Any], target: Target, cc: Values, links: Iterable[LinkInput]
 ) -> tuple[bytes, str]:
     """Link the kernel with all inputs that it and its callees need. Returns the code and the linker's log.
 

@@ -29,7 +29,7 @@ from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel, around
 from ...model import Artifact, CompiledKernel
 from .. import Launches
-from . import check_version, dispatcher, surface
+from . import check_version, dispatcher
 from .arguments import Signature
 from .compiled_code import noted
 from .dispatcher import CacheOfDispatcher, Patch, dispatcher_of, launch_configured, specialized
@@ -255,7 +255,7 @@ def replace(home: Any, every_kernel: bool) -> None:
     def compile_device(self: Any, args: Any, return_type: Any = None) -> Any:
         if not sys._getframe(1).f_code.co_filename.endswith("/decorators.py"):
             return original_device(self, args, return_type)
-        with surface(NUMBA).global_compiler_lock, noted(NUMBA, self):
+        with noted(NUMBA, self):
             return original_device(self, args, return_type)
 
     _patch.replace(kind, {"call": call, "compile": compile_signature, "compile_device": compile_device})

@@ -38,7 +38,7 @@ from . import (
     refuse,
     surface,
 )
-from .arguments import Signature, TypedLauncher
+from .arguments import Signature, TypedLauncher, Values
 from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
 from .fingerprint import OF_NUMPY, AlwaysRefused, Refused
 from .mlir_arguments import MlirArraySlot, array_type_of, layout_of, other_codes, other_slot
@@ -288,7 +288,7 @@ class MlirDefinition(PythonDefinition):
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
         super().__init__(thing, options)
         self.asked = _asked_targets(thing)
-        self.defaults: tuple[Any, ...] = self.function.__defaults__ or ()
+        self.defaults: Values = self.function.__defaults__ or ()
         self._annotated: tuple[Any, ...] | None = None
 
     def native(self, device: Target) -> Target:
@@ -301,7 +301,7 @@ class MlirDefinition(PythonDefinition):
 
     # -- types --------------------------------------------------------------------------------------
 
-    def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def complete(self, arguments: Values) -> Values:
         """Add the defaults of omitted arguments."""
         lacking = self.function.__code__.co_argcount - len(arguments)
         return arguments + self.defaults[-lacking:] if 0 < lacking <= len(self.defaults) else arguments
@@ -423,7 +423,7 @@ class MlirResolutions(PythonResolutions):
         super().forget()
         self.by_variant = {}
 
-    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def block_size_by_front_end(self, arguments: Values, shared_bytes: int) -> int:
         """The default block size of numba-cuda-mlir."""
         return 128
 

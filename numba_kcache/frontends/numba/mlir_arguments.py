@@ -14,7 +14,7 @@ from typing import Any
 from ...launch import Call, Memory, Settle, Slot, Unfit, is_exported
 from ...launch.launcher import memory_of
 from . import Flavour, surface
-from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, array_type, codes_of, packed, slot_of
+from .arguments import TYPE_NAMES, ArraySlot, OtherTypes, Values, array_type, codes_of, packed, slot_of
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
@@ -114,7 +114,7 @@ def _refuse() -> Any:
 
 
 def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
-    def settle(value: Any, call: Call) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> Values:
         if not isinstance(value, tuple) or len(value) != len(slots):
             raise OtherTypes
         if getattr(kind, "instance_class", type(value)) is not type(value):

@@ -27,7 +27,7 @@ from ...launch.launcher import LoadedKernel, ValueSlot
 from ...model import Artifact, Parameter
 from .. import Launches, Variant
 from . import check_version, dispatcher, surface
-from .arguments import Signature, TypedLauncher, codes_of, dtype_of
+from .arguments import Signature, TypedLauncher, Values, codes_of, dtype_of
 from .compiled_code import assumed_device, compiler
 from .definition import CO_VARARGS
 from .dispatcher import CacheOfDispatcher, Patch, launch_configured, new_dispatcher
@@ -211,7 +211,7 @@ class InstalledDefinition(MlirDefinition):
 class InstalledResolutions(MlirResolutions):
     """The artifacts of one dispatcher of an unedited program."""
 
-    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: Values) -> None:
         """Launch through the dispatcher itself."""
         self.dispatcher.configure(shape.grid, shape.block, stream, shape.shared_bytes or None)(*arguments)
 
@@ -252,9 +252,7 @@ class MlirLaunches(Launches):
             dispatcher.overloads[tuple(types)] = surface(MLIR).CompileResult(found)
         return super()._loaded(variant)
 
-    def _relaunch(
-        self, loaded: LoadedKernel, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...], status: int
-    ) -> bool:
+    def _relaunch(self, loaded: LoadedKernel, variant: Variant, config: Values, args: Values, status: int) -> bool:
         if not super()._relaunch(loaded, variant, config, args, status):
             grid, block, stream, shared = config
             self._resolutions.dispatcher.configure(grid, block, stream, shared or None)(*args)

@@ -37,10 +37,10 @@ from ...model import NO_TARGET, NamedTuple
 from ...settings import import_path, toolchain_surroundings, variables
 from ...store import parse_object
 from ...toolchain import PACKAGES
-from .. import Kernel, found_by_name
+from .. import Kernel, found_by_name, front_end
 from . import code_variables, loaded
 from .definition import OWN_OPTIONS
-from .fingerprint import ABSENT, real_of, unreplaced
+from .fingerprint import ABSENT, Names, real_of, unreplaced
 
 if TYPE_CHECKING:
     from ...engine import Session
@@ -86,7 +86,7 @@ class Home(NamedTuple):
     module: str
     cuda: str
     target: tuple[str, str]
-    marks: tuple[str, ...]
+    marks: Names
     modules: frozenset[str]
     names: frozenset[str]
 
@@ -390,7 +390,15 @@ class DeviceFunction(Standing):
         if self._dispatcher is None:  # a function that calls itself has made it meanwhile
             # Numba's decorator reads them
             function.__defaults__ = self._defaults and tuple(map(real_of, self._defaults))
-            self._dispatcher = jit(self._signatures, **self._given)(function)
+            make = functools.partial(jit, **self._given)
+            made = make()(function)
+            if self._signatures is not None:
+                from .compiled_code import noted
+
+                with noted(front_end(self._home.kind).flavour, made) as compiled:
+                    made = make(self._signatures)(function)
+                    compiled.append(made)
+            self._dispatcher = made
         return self._dispatcher
 
     __call__ = StandIn.__call__
