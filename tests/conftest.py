@@ -95,6 +95,14 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 
 @pytest.fixture
+def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is done with code: NVRTC makes that of a text without directives once in a process."""
+    from tests.support.compiling import run_nvrtc_once
+
+    monkeypatch.setattr("numba_kcache.frontends.source.build.run_nvrtc", run_nvrtc_once)
+
+
+@pytest.fixture
 def alone() -> None:
     """The caches of earlier tests are gone: what they write when they are collected meets no fault of this test."""
     gc.collect()

@@ -28,8 +28,10 @@ CHILD = f"""
 import ctypes, errno, json, os, shutil, sys, warnings
 base, call, errors = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(",")
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.frontends.source import build
 from numba_kcache.store import folders
-folders.LOCAL_PARENT = base
+from tests.support.compiling import run_nvrtc_once
+build.run_nvrtc, folders.LOCAL_PARENT = run_nvrtc_once, base
 libc = ctypes.CDLL(None)
 STORED, NEW = {SAXPY!r}, {SAXPY.replace("saxpy", "other")!r}
 

@@ -38,7 +38,7 @@ from tests.support.stores import (
     small_entry,
 )
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("alone", "compiled_once")
 
 TEMPLATE = "template <typename T> __global__ void k(T *x, T a) { *x = a; }"
 

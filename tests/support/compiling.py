@@ -17,7 +17,8 @@ from numba_kcache.frontends.source.build import build_source
 from numba_kcache.model import Artifact, LinkInput, Origin, SourceInput, Target, parse_target
 from numba_kcache.model.options import compile_options
 from numba_kcache.toolchain import installed_include_dirs
-from numba_kcache.toolchain.nvrtc import run_nvrtc
+from numba_kcache.toolchain.loaded import called_handle
+from numba_kcache.toolchain.nvrtc import NvrtcResult, run_nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +78,20 @@ def compiled(source: str, output: str = "cubin", target: str = "sm_90", *flags: 
     result = run_nvrtc(source, "k.cu", [f"-arch={target}", *flags], (output,))
     assert result.ok, result.log
     return result.code[output]
+
+
+_results: dict[object, NvrtcResult] = {}
+
+
+def run_nvrtc_once(
+    source: str, program_name: str, flags: Sequence[str], outputs: Sequence[str], expressions: Sequence[str] = ()
+) -> NvrtcResult:
+    """NVRTC's result for a text; one without `#` is compiled once in a process."""
+    asked = called_handle("nvrtc"), source, program_name, *map(tuple, (flags, outputs, expressions))
+    found = _results.get(asked) or run_nvrtc(source, program_name, flags, outputs, expressions)
+    if found.ok and "#" not in source and not any("include" in each for each in flags):
+        _results[asked] = found
+    return found
 
 
 def edited(program: str, old: str, new: str) -> str:

@@ -49,6 +49,8 @@ from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.resolving import resolutions_of
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, payload_records, sealed
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 NOBODY = Trust(())
 TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
 NO_COMPILER = MadeUpToolchain({}, {})

@@ -19,6 +19,8 @@ from numba_kcache.store.listing import Problem
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, key_of, open_store, small_entry
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 TWO = 'extern "C" __global__ void one(int a) {}\nextern "C" __global__ void two(float *b) {}'
 
 

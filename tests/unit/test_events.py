@@ -19,6 +19,8 @@ from numba_kcache.errors import KCacheWarning
 from numba_kcache.model import IN_USER_CODE, Counts, Event, EventKind, trouble
 from tests.support.compiling import EMPTY, ROOT
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 def test_listener_gets_every_event_until_it_ends() -> None:
     """Events arrive in order until the listener unsubscribes; other listeners stay subscribed."""

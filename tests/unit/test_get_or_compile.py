@@ -20,6 +20,8 @@ from numba_kcache.get_or import written
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 INCLUDING = '#include "size.h"\nextern "C" __global__ void k(int *o) { *o = SIZE; }'
 
 

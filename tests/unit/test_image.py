@@ -32,6 +32,8 @@ from tests.support.programs import program
 from tests.support.resolving import resolutions_of
 from tests.unit.test_bundle import TWO, make_key, small_bundle
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 NO_COMPILER = MadeUpToolchain({}, {})
 TAR = "application/vnd.oci.image.layer.v1.tar"
 

@@ -31,6 +31,8 @@ from tests.support import kernels
 from tests.support.compiling import EMPTY, SAXPY, compiled, in_python
 from tests.support.resolving import definition_of, resolutions_of
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 @pytest.fixture
 def cache(tmp_path: Path) -> KernelCache:

@@ -14,6 +14,8 @@ from numba_kcache.errors import FrozenCacheError
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, open_store
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 OTHER = 'extern "C" __global__ void other(int a) {}'
 State = dict[str, tuple[int, int, bytes]]
 

@@ -23,6 +23,8 @@ from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, request_of
 from tests.support.stores import file_of
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 INCLUDES = '#include "a.h"\n#if __has_include("asked.h")\n#endif\nextern "C" __global__ void k(int *o) { *o = N; }\n'
 
 

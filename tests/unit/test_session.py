@@ -26,6 +26,8 @@ from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import file_of
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 OTHER = 'extern "C" __global__ void other(int a) {}'
 
 

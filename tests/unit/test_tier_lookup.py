@@ -16,6 +16,8 @@ from tests.support.resolving import resolutions_of
 from tests.support.stores import files_below
 from tests.support.tiers import MemoryTier
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 OTHERS = MadeUpToolchain({"nvrtc": "build-id:ff", "nvrtc-builtins": "build-id:ff"}, {"numba": "9", "numba-cuda": "9"})
 NONE = MadeUpToolchain({}, {})
 
