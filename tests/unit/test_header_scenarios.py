@@ -511,7 +511,7 @@ def test_compiles_after_a_mark_that_nobody_ends_are_recorded(tmp_path: Path, lib
     observe_source(source, search, library=library)
     left = begin_observing()
     for number in range(5):
-        (tmp_path / f"{number}.h").write_text("\n" * (14 << 20))
+        (tmp_path / f"{number}.h").write_text("#error\n" + "\n" * (14 << 20))  # is read to its end, and not compiled
         compile_source(f'#include "{number}.h"\n', search, library=library)
     mark = begin_observing()
     compile_source(source, search, library=library)
