@@ -187,13 +187,18 @@ import json, os, sys, warnings
 warnings.simplefilter("ignore")
 {before}
 from numba import cuda
-{after}
-import numba_kcache
 sys.path.insert(0, {folder!r})
-from program import kernel
-kernel.compile("sm_90")
-info = numba_kcache.info("process")
-print(json.dumps([kernel.key("sm_90"), info.compiles, info.hits]))
+for each in {after!r}:
+    child = os.fork()
+    if not child:
+        exec(each)
+        import numba_kcache
+        from program import kernel
+        kernel.compile("sm_90")
+        info = numba_kcache.info("process")
+        print(json.dumps([kernel.key("sm_90"), info.compiles, info.hits]), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
@@ -210,19 +215,17 @@ def program(tmp_path: Path) -> Path:
     return folder
 
 
-def run_numba(program: Path, before: str = "", after: str = "", **variables: str) -> tuple[str, int, int]:
+def run_numba(program: Path, before: str = "", *after: str) -> list[tuple[str, int, int]]:
     """Run the program with the Numba kernel, in a fork of a process with the installed Numba if nothing else is to be
-    imported; return (key, compiles, hits)."""
-    code = NUMBA_PROGRAM.format(before=before, after=after, folder=str(program))
+    imported; return (key, compiles, hits) of a fork for each text that is run after the import."""
+    code = NUMBA_PROGRAM.format(before=before, after=after or ("",), folder=str(program))
     cache = program.parent / "cache"
-    variables["NUMBA_KCACHE_DIR"] = str(cache)
-    if before or after:
-        said = in_python(code, **variables)
+    if before:
+        said = in_python(code, NUMBA_KCACHE_DIR=str(cache))
     else:
-        env = {**fake_driver.environment(fake_driver.build()), **variables}
+        env = {**fake_driver.environment(fake_driver.build()), "NUMBA_KCACHE_DIR": str(cache)}
         said = numba_server.output(["-c", code], env, way="later" if cache.exists() else "first")
-    key, compiles, hits = json.loads(said)
-    return key, compiles, hits
+    return [tuple(json.loads(line)) for line in said.splitlines()]
 
 
 def installed_folder() -> Path:
@@ -244,26 +247,26 @@ def on_path(folder: Path) -> str:
 
 def test_checkout_on_the_path_counts_by_content(program: Path, checkout: Path) -> None:
     """A checkout of the same version is another numba-cuda, and an edit of any file of it counts."""
-    installed = run_numba(program)
-    first = run_numba(program, before=on_path(checkout))
+    (installed,) = run_numba(program)
+    first, again = run_numba(program, on_path(checkout), "", "")
     assert first[0] != installed[0]
-    assert run_numba(program, before=on_path(checkout)) == (first[0], 0, 1)
+    assert again == (first[0], 0, 1)
 
     with (checkout / "numba_cuda" / "numba" / "cuda" / "libdevicefuncs.py").open("a") as file:
         file.write("# edited\n")
 
-    assert run_numba(program, before=on_path(checkout))[1:] == (1, 0)
-    assert run_numba(program) == (installed[0], 0, 1)
+    assert run_numba(program, on_path(checkout))[0][1:] == (1, 0)
+    assert run_numba(program) == [(installed[0], 0, 1)]
 
 
 def test_version_that_is_imported_counts_not_the_one_on_disk(program: Path, checkout: Path) -> None:
     """After an upgrade between import and compile, the imported code is not that of the files, and its key is found by
     no other process."""
     swap = f"open({str(checkout / 'numba_cuda' / 'VERSION')!r}, 'w').write('0.30.5')"
-    torn = run_numba(program, before=on_path(checkout), after=swap)
+    (torn,) = run_numba(program, on_path(checkout), swap)
 
     assert torn[1:] == (1, 0)
-    assert run_numba(program, before=on_path(checkout))[1:] == (1, 0)
+    assert run_numba(program, on_path(checkout))[0][1:] == (1, 0)
 
 
 def test_version_in_the_metadata_counts_with_times_put_back(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Project:
     def __init__(self, root: Path, whose: str) -> None:
         self.root, self.whose = root, whose
         self.files, self.cache = root / "files", root / "cache"
-        self.files.mkdir()
+        self.files.mkdir(parents=True)
         self.log = root / "log"
 
     def write(self, name: str, text: str) -> Path:
@@ -59,6 +59,15 @@ class Project:
     def program(self, body: str = "x[0] *= 3.0", head: str = "", options: str = "", dtype: str = "f8") -> None:
         lines = "\n".join("    " + line for line in body.splitlines())
         self.write("program.py", PROGRAM.format(head=head, body=lines, options=options, dtype=dtype))
+
+    def filled(self) -> None:
+        """The program, and the cache of a process that compiled it: one for all tests."""
+        kept = self.root.with_name(f"{self.whose} filled")
+        if not kept.exists():
+            self.program()
+            self.fill()
+            shutil.copytree(self.root, kept)
+        shutil.copytree(kept, self.root, dirs_exist_ok=True)
 
     def fill(self, *arguments: str, before: str = "", **env: str) -> str:
         """Output of a program that compiles; the name of the exception where it ends in one.
@@ -96,9 +105,16 @@ def _is_kernel(path: Path) -> bool:
     return path.suffix == ".nbc" or "entries" in str(path)
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def project(tmp_path: Path, whose: str) -> Project:
-    return Project(tmp_path, whose)
+def project(home: Path, whose: str) -> Project:
+    """One in the same place for each test, since Numba's cache has the program's path."""
+    shutil.rmtree(home / whose, ignore_errors=True)
+    return Project(home / whose, whose)
 
 
 HELPERS = """
@@ -156,8 +172,7 @@ def test_decorator_option_is_seen(project: Project) -> None:
 @pytest.mark.parametrize("variable", ["NUMBA_OPT", "NUMBA_FORCE_CUDA_CC"])
 def test_setting_that_changes_code_is_seen(project: Project, variable: str) -> None:
     """A kernel compiled under another optimisation level or for a forced capability is another kernel."""
-    project.program()
-    project.fill()
+    project.filled()
 
     again = project.fill(**{variable: {"NUMBA_OPT": "0", "NUMBA_FORCE_CUDA_CC": "8.0"}[variable]})
 
@@ -203,10 +218,9 @@ def test_generated_kernels_of_one_file_are_told_apart(project: Project) -> None:
 @either
 def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
     """rsync -t, containers and reproducible builds do that to files."""
-    project.program()
+    project.filled()
     path = project.files / "program.py"
     stamp = path.stat()
-    assert THREE in project.fill()
 
     path.write_text(path.read_text().replace("3.0", "5.0"))
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
@@ -218,8 +232,7 @@ def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
 @pytest.mark.parametrize("change", ["touch", "comment", "moved"])
 def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: str) -> None:
     """Numba compiles every kernel of the file again after a checkout, a comment or an added line."""
-    project.program()
-    project.fill()
+    project.filled()
     path = project.files / "program.py"
     if change == "touch":
         os.utime(path, ns=(1, 1))
@@ -235,8 +248,7 @@ def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: st
 @pytest.mark.parametrize("damage", ["empty", "truncated"])
 def test_damaged_file_is_compiled_again(project: Project, damage: str) -> None:
     """Numba's launch raises EOFError or UnpicklingError, at every start from then on."""
-    project.program()
-    project.fill()
+    project.filled()
     for each in project.stored():
         content = each.read_bytes()
         each.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
@@ -247,8 +259,7 @@ def test_damaged_file_is_compiled_again(project: Project, damage: str) -> None:
 @either
 def test_flipped_bit_is_noticed(project: Project) -> None:
     """Numba loads the changed bytes; here a checksum covers every byte."""
-    project.program()
-    project.fill()
+    project.filled()
     for each in project.stored():
         content = bytearray(each.read_bytes())
         at = content.rindex(b"\x7fELF") + 200 if b"\x7fELF" in content else len(content) // 2
@@ -271,8 +282,7 @@ def test_full_disk_does_not_reach_the_launch(project: Project) -> None:
 @either
 def test_planted_file_runs_no_code(project: Project) -> None:
     """Numba unpickles an index before it checks it; here no stored byte ever runs in this process."""
-    project.program()
-    project.fill()
+    project.filled()
     mark = project.root / "mark"
     evil = b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR."
     for each in (project.cache / project.whose).rglob("*"):
@@ -429,7 +439,7 @@ caching.IndexDataCacheFile._save_index = late
     kind = 'np.ones(4, "f4" if sys.argv[1:] == ["other"] else "f8")'
     text = text.replace("from numba import cuda\n", "from numba import cuda\n" + meet, 1)
     project.write("program.py", text.replace("np.ones(4, 'f8')", kind))
-    project.fill("late")
+    project.fill("late", FORKS_PROGRAMS="1")
     if project.is_here():
         project.fill("other")
 
@@ -441,22 +451,25 @@ from numba.cuda.core import caching
 kind = caching.IndexDataCacheFile
 save_index, save_data = kind._save_index, kind._save_data
 if sys.argv[1:] == ["first"]:
-    import subprocess
-    other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL)
-    def index(self, overloads):
-        other.stdout.readline()  # the other one has read the index, which is empty
-        save_index(self, overloads)
-    def data(self, name, content):
-        other.communicate(b"go")  # it writes its index over ours, and its kernel under the name that ours will have
-        save_data(self, name, content)
-    kind._save_index, kind._save_data = index, data
-elif sys.argv[1:] == ["other"]:
-    def index(self, overloads):
-        print("read", flush=True)
-        sys.stdin.read(2)
-        save_index(self, overloads)
-    kind._save_index = index
+    import socket
+    here, there = socket.socketpair()
+    if os.fork():
+        def index(self, overloads):
+            here.recv(4)  # the other one has read the index, which is empty
+            save_index(self, overloads)
+        def data(self, name, content):
+            here.sendall(b"go")  # it writes its index over ours, and its kernel under the name that ours will have
+            os.wait()
+            save_data(self, name, content)
+        kind._save_index, kind._save_data = index, data
+    else:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.argv[1:] = ["other"]
+        def index(self, overloads):
+            there.sendall(b"read")
+            there.recv(2)
+            save_index(self, overloads)
+        kind._save_index = index
 """
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+import functools
+import os
 import struct
+import tempfile
 from pathlib import Path
 
 from numba_kcache.toolchain import Toolchain
+
+
+@functools.cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    """The folder of the copies that this process made: those of the tests are links to them."""
+    return tempfile.TemporaryDirectory(prefix="compilers-")
 
 
 def copy_of(name: str, folder: Path, *, beside: str = "", byte: int = 0xFF) -> Path:
@@ -16,23 +24,22 @@ def copy_of(name: str, folder: Path, *, beside: str = "", byte: int = 0xFF) -> P
         name: The name of the library, as for `Toolchain.library`.
         folder: The target folder, which is created if it does not exist.
         beside: The name of another library, which is copied unchanged to the same folder; "" for none.
-        byte: The bits of the build-id's first byte that are inverted.
+        byte: The bits of the build-id's first byte that are inverted; 0 for the same build.
     """
-    toolchain = Toolchain(lambda _name: None, lambda _name, _record: None)
-    found = toolchain.library(name)
+    found = Toolchain(lambda _name: None, lambda _name, _record: None).library(name)
     assert found is not None
-    build = bytes.fromhex(found.build.removeprefix("build-id:"))
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / Path(found.path).name
-    content = bytearray(Path(found.path).read_bytes())
-    at = content.rindex(build)
-    assert content.count(build) == 1
-    content[at] ^= byte
-    target.write_bytes(content)
+    target, kept = folder / Path(found.path).name, Path(_kept().name, f"{name} {byte}")
+    if not kept.exists():
+        content = bytearray(Path(found.path).read_bytes())
+        build = bytes.fromhex(found.build.removeprefix("build-id:"))
+        at = content.rindex(build)
+        assert content.count(build) == 1
+        content[at] ^= byte
+        kept.write_bytes(content)
+    os.link(kept, target)
     if beside:
-        other = toolchain.library(beside)
-        assert other is not None
-        shutil.copy(other.path, folder)
+        copy_of(beside, folder, byte=0)
     return target
 
 
@@ -50,4 +57,5 @@ def with_runpath(library: Path, tag: int = 29) -> None:
         for entry in range(offset, offset + size if kind == 2 else offset, 16):
             if struct.unpack_from("<Q", content, entry) == (15,):
                 struct.pack_into("<Q", content, entry, tag)
+    library.unlink()  # other copies are links to it
     library.write_bytes(content)
