@@ -539,7 +539,7 @@ def kernel(x): x[0] = scaled(x[0])
 
 @pytest.mark.slow
 def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays that a kernel allocates need it; with its statistics the kernel is not cacheable."""
+    """Arrays that a kernel allocates need it; with its statistics no kernel is cacheable."""
     from numba.cuda.core import config
 
     monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
@@ -550,11 +550,13 @@ def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.Monkey
         made[0] = x[0]
         x[1] = made[0] + made.size
 
-    build = built(kernel, (ARRAY,))
-    monkeypatch.setattr(config, "CUDA_NRT_STATS", True)
+    @cuda.jit
+    def without(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
 
-    assert build.uncacheable is None
-    assert "statistics" in str(built(kernel, (ARRAY,)).uncacheable)
+    assert built(kernel, (ARRAY,)).uncacheable is None
+    monkeypatch.setattr(config, "CUDA_NRT_STATS", True)
+    assert "statistics" in str(built(without, (ARRAY,)).uncacheable)
 
 
 def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
