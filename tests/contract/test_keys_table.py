@@ -175,9 +175,15 @@ def values(folder: Path) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, Any]]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> KernelCache:
+    """A cache that looks for the compilers once."""
+    return KernelCache(tmp_path_factory.mktemp("shared"))
+
+
+def components(way: str, **options: Any) -> list[tuple[str, str, Any]]:
     """The components of a kernel with these options, as records."""
-    options = {"arch": "sm_90", "cache": KernelCache(folder / "cache"), **options}
+    options = {"arch": "sm_90", **options}
     if way == "Numba":
         kernel: Any = cached_kernel(body, **{"signature": "void(int32[::1])", **options})
     else:
@@ -191,16 +197,16 @@ def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, A
 
 @pytest.mark.parametrize("way", ["CUDA C++", "Numba"])
 @pytest.mark.parametrize("option", sorted(OPTIONS.keys() - {"names", "lazy"}))
-def test_option_is_where_its_row_says(tmp_path: Path, option: str, way: str) -> None:
+def test_option_is_where_its_row_says(tmp_path: Path, shared: KernelCache, option: str, way: str) -> None:
     """An option set alone changes the component in its row; with "no" the key stays, with "–" it is refused."""
     cell = OPTIONS[option][1 if way == "CUDA C++" else 2].strip("`")
     value = values(tmp_path)[option][way == "Numba"]
-    before = components(way, tmp_path)
+    before = components(way, cache=shared)
     if cell == "–":
         with pytest.raises(OptionError, match=option):
-            components(way, tmp_path, **{option: value})
+            components(way, **{"cache": shared, option: value})
         return
-    changed = [each.name for each in diff(before, components(way, tmp_path, **{option: value}))]
+    changed = [each.name for each in diff(before, components(way, **{"cache": shared, option: value}))]
 
     assert changed == [] if cell == "no" else cell in changed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 import time
 from collections.abc import Iterator
@@ -101,21 +100,6 @@ def test_report_of_an_empty_cache_is_a_page_too(tmp_path: Path) -> None:
 # -- in a browser ---------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def lacking() -> str:
-    """Names what is missing for a headless browser; "" if nothing is."""
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        return "the package playwright"
-    try:
-        with sync_playwright() as play:
-            play.chromium.launch(**where()).close()
-    except Error as error:
-        return f"a Chromium that starts: {str(error).splitlines()[0]}"
-    return ""
-
-
 def where() -> dict[str, Any]:
     """The system's Chromium if there is one, else playwright's own."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -124,12 +108,12 @@ def where() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if lacking():
-        pytest.skip(f"no headless browser: it lacks {lacking()}")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        started = play.chromium.launch(**where())
+    api = pytest.importorskip("playwright.sync_api", reason="no headless browser: it lacks the package playwright")
+    with api.sync_playwright() as play:
+        try:
+            started = play.chromium.launch(**where())
+        except api.Error as error:
+            pytest.skip(f"no headless browser: it lacks a Chromium that starts: {str(error).splitlines()[0]}")
         yield started
         started.close()
 

@@ -83,8 +83,7 @@ VALUES = {
 }
 
 def echo(value, out):
-    if cuda.grid(1) == 0:
-        out[0] = 1
+    pass
 
 out = cuda.device_array(1)
 for name, values in VALUES.items():

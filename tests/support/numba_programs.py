@@ -42,8 +42,7 @@ PARITY = (
     KINDS
     + """
 def echo(value, out):
-    if cuda.grid(1) == 0:
-        out[0] = 1
+    pass
 
 ours = cached_kernel(echo, cache=cache)
 own = ours if "warm" in sys.argv else cuda.jit(echo)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
 pytest.importorskip("numba.cuda")
@@ -113,7 +114,12 @@ def start(tmp_path_factory: pytest.TempPathFactory, cubins: Path) -> Start:
     def start_child(script: str, **settings: Any) -> Child:
         log = tmp_path_factory.mktemp("child") / "log"
         env = environment(library, log=log, **settings) | {"CUBINS": str(cubins)}
-        return Child(json.loads(run(PRELUDE + script + EPILOGUE, env=env).stdout.splitlines()[-1]), log)
+        whole = PRELUDE + script + EPILOGUE
+        if "from numba import" in script:
+            said = numba_server.output(["-c", whole], env, way="fresh")
+        else:
+            said = run(whole, env=env).stdout
+        return Child(json.loads(said.splitlines()[-1]), log)
 
     return start_child
 
