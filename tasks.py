@@ -90,7 +90,7 @@ def bare() -> None:
         for each in ("sh", "chmod", "head", "true"):  # a shell and coreutils, which every Linux has
             Path(folder, each).symlink_to(f"/bin/{each}")
         os.environ["PATH"] = folder
-        run("-m", "pytest", "-q", "-m", "program and not gpu", *PARALLEL, *sys.argv[2:])
+        run("-m", "pytest", "-q", "-m", "program and not gpu", *sys.argv[2:])  # few run: one process collects them
 
 
 def check() -> None:

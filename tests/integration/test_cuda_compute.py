@@ -193,7 +193,7 @@ def test_any_header_that_nvrtc_read_is_in_the_key(tmp_path: Path) -> None:
     edited.unlink()
     edited.write_text(f"{text}\n// edited\n")
 
-    assert [run(cache, program)[:2] for _ in range(2)] == [[1, 0], [0, 1]]
+    assert run(cache, program)[:2] == [1, 0]
     (folder / "not_read.h").write_text("")
     assert run(cache, program)[:2] == [0, 1]
 

@@ -469,10 +469,10 @@ def test_schemas_share_no_key() -> None:
     assert max(map(int, golden)) == SCHEMA
 
 
-KEYS = """
-import os, sys
-from tests.property.test_keys import CASES
+KEYS = f"""
+from numba_kcache.model import ModuleKernels
 from tests.support.keying import request_of, key_of
+CASES = {CASES!a}
 print(*(key_of(request_of(**case)) for name, case in CASES.items() if name != "lines"))
 """
 

@@ -11,7 +11,9 @@ from numba.cuda.core import config
 from numba_kcache import cached_kernel
 from numba_kcache.frontends.numba import code_variables
 from numba_kcache.frontends.numba.llvm import NUMBA
+from tests.support import numba_server
 from tests.support.compiling import in_python
+from tests.support.fake_driver import build, environment, needs_fake_driver
 
 
 def digest(*, has_lines: bool = False) -> str:
@@ -115,9 +117,10 @@ print(cached_kernel(kernel).key("sm_90", "void(float32[::1])"))
 """
 
 
+@needs_fake_driver
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
-def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("of", "package"), [("numba", "numba"), ("mlir", "numba_cuda_mlir")])
+def test_two_machines_have_one_key(of: str, package: str, tmp_path: Path) -> None:
     """They differ in cores, CPU, home and CUDA's folder, and in settings of this package."""
     program = KEY.replace("from numba ", f"from {package} ")
     (tmp_path / "include").mkdir()
@@ -127,7 +130,7 @@ def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
         "NUMBA_ENABLE_AVX": "0", "NUMBA_KCACHE_LOG": "error", "NUMBA_THREADING_LAYER": "omp",
     }  # fmt: skip
 
-    assert in_python(program, **other) == in_python(program)
+    assert in_python(program, **other) == numba_server.output(["-c", program], environment(build()), of, way="early")
 
 
 RELOADED = """

@@ -244,7 +244,7 @@ from numba_kcache import cached_kernel, warm_up
 @cached_kernel(signature="void(float32[::1])")
 def one(x):
     x[0] = 1
-print(warm_up([one, cached_kernel({EMPTY!r})], arch="sm_90", progress=False))
+print(warm_up([one, cached_kernel({EMPTY!r})], arch="sm_90", workers=1, progress=False))
 cached_kernel({EMPTY!r} + "//").compile("sm_90")
 """
     done = in_python(code, cwd=str(tmp_path), NUMBA_KCACHE_DIR=str(tmp_path / "cache"))
