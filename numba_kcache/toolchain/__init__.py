@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -37,7 +38,7 @@ PACKAGES = {
 }
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
-_BEGAN_NS = os.stat("/proc/self" if os.path.exists("/proc/self") else "/").st_ctime_ns
+_BEGAN_NS = os.stat("/proc/self").st_ctime_ns if os.path.exists("/proc/self") else time.time_ns()
 """A time at which this process was running, by the clock of its files, which no test or program sets: a package whose
 files changed later may have been imported before that."""
 
