@@ -14,7 +14,7 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.engine import RunsUncached
-from numba_kcache.errors import KCacheWarning, UncacheableError
+from numba_kcache.errors import KCacheWarning, OptionError, UncacheableError
 from numba_kcache.frontends.numba import compiled_code
 from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.model import EventKind, Target
@@ -66,6 +66,16 @@ def program(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "app"}
     exec(SOURCE, space)
     return space
+
+
+@pytest.mark.parametrize("home", ["numba.cuda", "numba_cuda_mlir.cuda"])
+def test_device_function_is_no_kernel(home: str, tmp_path: Path) -> None:
+    """A function that was decorated for device code is refused where it would first be compiled."""
+    own = pytest.importorskip(home)
+    kernel = cached_kernel(own.jit(device=True)(lambda x: None), cache=KernelCache(tmp_path))
+
+    with pytest.raises(OptionError, match="cannot launch a device function"):
+        kernel.compile("sm_80", signature=SIGNATURE)
 
 
 @pytest.mark.slow

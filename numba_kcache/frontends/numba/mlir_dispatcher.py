@@ -183,7 +183,7 @@ def _as_its_own(definition: Any, position: int, value: Any, kind: Any) -> Any:
         return dtype.type(slot.convert(value))
     if torch is None or not isinstance(value, torch.Tensor):
         return value
-    return surface(MLIR).as_cuda_array(value.detach())
+    return parts.as_cuda_array(value.detach())
 
 
 class InstalledDefinition(MlirDefinition):
