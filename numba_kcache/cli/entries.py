@@ -15,7 +15,6 @@ from ..observe.console import count, say, seconds
 from ..observe.detail import EntryList
 from ..observe.text import bytes_text, entries_text
 from ..settings import size_bytes
-from ..store.listing import ORDERS
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _ORDERS = "most recently used first (default), largest, longest to compile, or m
 
 
 @verb(
-    argument("--sort", help=_ORDERS, choices=ORDERS, default="age"),
+    argument("--sort", help=_ORDERS, choices=("age", "size", "cost", "hits"), default="age"),
     argument("--limit", help="most entries shown; 0 for all; default: 50, or all with --json", metavar="N", type=count),
 )
 def _list(cache: KernelCache, arguments: Namespace) -> Result:

@@ -68,6 +68,16 @@ def program(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return space
 
 
+@pytest.mark.parametrize("home", ["numba.cuda", "numba_cuda_mlir.cuda"])
+def test_device_function_is_no_kernel(home: str, tmp_path: Path) -> None:
+    """A function that was decorated for device code is refused where it would first be compiled."""
+    own = pytest.importorskip(home)
+    kernel = cached_kernel(own.jit(device=True)(lambda x: None), cache=KernelCache(tmp_path))
+
+    with pytest.raises(OptionError, match="cannot launch a device function"):
+        kernel.compile("sm_80", signature=SIGNATURE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_change_during_a_compile_stores_nothing_and_is_reported_once(

@@ -129,7 +129,11 @@ class PythonDefinition(Definition):
             ToolchainMissingError: Numba's CUDA target is not installed.
         """
         if self._declared is None:
-            self._declared = self.declare()
+            declared = self.declare()
+            if declared.targetoptions.get("device"):
+                why = "it was decorated with device=True"
+                raise OptionError("cannot launch a device function", why, "call it in a kernel")
+            self._declared = declared
         return self._declared
 
     @property

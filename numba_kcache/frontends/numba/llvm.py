@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import OptionError, ToolchainMissingError
+from ...errors import ToolchainMissingError
 from ...keys import Component, component
 from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_exported, is_immutable
 from ...launch.launcher import memory_of
@@ -215,10 +215,6 @@ class NumbaDefinition(PythonDefinition):
             function, options = function.py_func, dict(function.targetoptions)
         else:
             options = NUMBA.default_options(self.given, debug=config.CUDA_DEBUGINFO_DEFAULT, opt=config.OPT != 0)
-        if options.get("device"):
-            raise OptionError(
-                "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
-            )
         options |= self.given
         if options.get("shared_memory_carveout") is not None:
             parts._validate_shared_memory_carveout(options["shared_memory_carveout"])

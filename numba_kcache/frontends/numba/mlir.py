@@ -454,10 +454,6 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
         derived = {"opt": ("opt_level",), "opt_level": (), "lto": ("_lto_explicit",)}
         changed = {each for name in given for each in (name, *derived.get(name, ()))}
         options = {**function.targetoptions, **{name: options[name] for name in changed}}
-        if options.get("device"):
-            raise OptionError(
-                "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
-            )
         options.pop("chip", None)  # the target is passed separately; a first compile writes the device's here
     return Declared(plain, options)
 
