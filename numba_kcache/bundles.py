@@ -250,9 +250,12 @@ def pull(session: Session, source: str | None) -> Moved:
         KCacheError: The tier does not answer, or the mode forbids writing.
     """
     tier = _tier(session, source, writes=False)
-    cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
-        raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
+        raise KCacheError(
+            f"cannot pull from {tier.tier.name}",
+            f"nothing is written in mode {session.settings.mode}",
+            "set mode='readwrite'",
+        )
     require_directory(session, f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peeking.get(key) is not None}

@@ -200,8 +200,7 @@ def _resolve_ahead(kernel: Kernel) -> None:
 
     Does nothing where the code depends on arguments that are not known yet.
     """
-    definition = kernel._definition
-    if definition.has_variants and not definition.options.get("signature"):
+    if kernel._definition.has_variants and not kernel._definition.options.get("signature"):
         return
     if not kernel._arch and current_ordinal() < 0:
         return

@@ -104,10 +104,10 @@ def size_bytes(value: Any) -> int:
 
 
 def _count(value: Any) -> int:
-    number = int(value.strip()[:20]) if isinstance(value, str) and value.strip().isdecimal() else value
-    if type(number) is not int or number < 1:
+    text = str(value).strip()[:20]
+    if not text.isdecimal() or int(text) < 1:
         raise ValueError("it must be a whole number of at least 1")
-    return min(number, _MOST)
+    return min(int(text), _MOST)
 
 
 def _seconds(value: Any) -> float:

@@ -132,8 +132,10 @@ def _kernel(text: str) -> Any:
         return reduce(getattr, name.split("."), found)
     with suppress(EntryError):  # there are none
         kernels = {each.__name__.rpartition(".")[2]: each for each in kernels_of(found)}
-    if name in kernels or (len(kernels) == 1 and not name):
-        return kernels[name] if name else next(iter(kernels.values()))
+    if len(kernels) == 1:
+        name = name or next(iter(kernels))
+    if name in kernels:
+        return kernels[name]
     why = f"{module} has no {name}" if name else f"{module} has {len(kernels)} kernels"
     names = " or ".join(f"{module}:{each}" for each in kernels or ["KERNEL"])
     raise EntryError(f"cannot explain {text!r}", why, f"write {names}")

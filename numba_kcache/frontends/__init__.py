@@ -982,10 +982,11 @@ class Kernel(Launches):
 
     def _exactly(self, target: Target, variant: Variant, arch: Any = True) -> Resolution:
         """Resolve for a target; if neither `arch` nor the kernel names one, as a launch on the device does."""
-        if arch is None and not (self._arch or self._definition.asked):
-            found = self._resolutions.for_device(target, variant)
-        else:
-            found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
+        found = (
+            self._resolutions.for_device(target, variant)
+            if arch is None and not (self._arch or self._definition.asked)
+            else self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
+        )
         self._definition.kernel_in(found.artifact)  # raises EntryError if there is no such kernel
         return found
 
@@ -1081,12 +1082,12 @@ class Kernel(Launches):
 
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         """Apply `read` to the artifact. With variants and no signature: a dict of the results for all known ones."""
-        definition, known = self._definition, self._resolutions.known()
+        definition = self._definition
         if definition.has_variants and signature is None:
             target = None if arch is None else self._targets(arch)[0]
             return {
                 variant: read(each.artifact)
-                for (known_target, _, variant), each in known.items()
+                for (known_target, _, variant), each in self._resolutions.known().items()
                 if target is None or target == known_target
             }
         if arch is None and not definition.has_variants:
@@ -1331,7 +1332,8 @@ def require_lasting(cache: Lookup, what: str) -> None:
     Raises:
         KCacheError: New entries would be kept only in memory, or nowhere, and the mode is not off.
     """
-    why, place = "" if cache.local.readonly else cache.local.obstacle(), cache.local.place
+    local = cache.local
+    why, place = "" if local.readonly else local.obstacle(), local.place
     if (why or not place) and cache.settings.mode != "off":
         where = f"{place} cannot be used" if place else "kernels would be kept in the memory of this process alone"
         hint = "name a directory to write to: --directory, or NUMBA_KCACHE_DIR"
