@@ -437,7 +437,7 @@ class Resolutions:
             return self.exactly(newest)
 
     def exactly(self, target: Target, ptx_target: Target | None = None, variant: Variant = None) -> Resolution:
-        """Resolve one variant for this target.
+        """Resolve one variant for this target, also if a launch was served with code of another one in its place.
 
         Raises:
             OptionError: It is PTX alone, of a kernel whose code is linked.
@@ -449,6 +449,9 @@ class Resolutions:
                 "its code is linked for a device",
                 f"name the device: {target.name.replace('compute', 'sm')!r}",
             )
+        found = self.resolved.get((target, ptx_target, variant))
+        if found is not None and found.source != "compiled" and found.artifact.target != target:
+            self.resolved = {name: each for name, each in self.resolved.items() if each is not found}
         return self.resolve(Choice(target, ptx_target), variant)
 
     def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:

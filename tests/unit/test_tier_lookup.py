@@ -232,6 +232,22 @@ def test_what_a_kernel_says_is_of_the_code_that_a_launch_gets(tmp_path: Path, mo
         other.cubin("sm_86")
 
 
+def test_target_that_is_asked_for_is_compiled_after_another_was_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch on sm_90a takes code of sm_90; compile("sm_90a") makes that of its own."""
+    monkeypatch.setattr(frontends, "current_device", lambda: SimpleNamespace(target=Target(9, 0, "a")))
+    cache = open_cache(fill(tmp_path, "sm_90"))
+    kernel = cached_kernel(SAXPY, cache=cache)
+    kernel.compile()
+    assert {each.target for each in cache.entries()} == {"sm_90"}
+
+    kernel.compile("sm_90a")
+
+    assert {each.target for each in cache.entries()} == {"sm_90", "sm_90a"}
+    assert kernel.cubin() == kernel.cubin("sm_90a") != kernel.cubin("sm_90")
+
+
 def test_what_a_kernel_says_is_of_ptx_on_a_device_newer_than_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
