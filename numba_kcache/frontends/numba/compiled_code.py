@@ -35,10 +35,10 @@ from ...keys import Plain, sha256
 from ...launch.attributes import CARVEOUTS
 from ...model import Artifact, CompiledKernel, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
-from . import Flavour, Registration, Registrations, gathered, is_a, loaded, on_device, surface
+from . import Flavour, Registration, Registrations, code_settings, gathered, is_a, loaded, on_device, surface
 from .fingerprint import Trust, Uncapturable, fingerprint, parts_of, unreplaced
 
-_compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
+_compiled_as: WeakKeyDictionary[Any, object] = WeakKeyDictionary()
 """For each device function: the digest of its last compile, target and settings, and the number of overloads then."""
 
 _decorated: WeakKeyDictionary[Any, tuple[object, Any]] = WeakKeyDictionary()
@@ -196,11 +196,11 @@ def fresh_functions(
         target: The target.
     """
     functions = [(on_device(function), digest) for function, digest in device_functions]
-    target = target, {**vars(sys.modules[flavour.config])}
+    made_for = target, _settings(flavour)
     for found, digest in functions:
         if is_a(found, *flavour.dispatchers[:1]):  # not one of `njit` that no kernel has called yet
             overloads = dict(found.overloads)
-            is_known = _compiled_as.pop(found, None) == (digest, target, len(overloads)) or (
+            is_known = _compiled_as.pop(found, None) == (digest, made_for, len(overloads)) or (
                 found in _decorated and _decorated[found] == (_state_now(flavour, found), overloads)
             )
             if not (is_known and is_plain((*overloads,), flavour.form_of_type)):
@@ -214,7 +214,7 @@ def fresh_functions(
     yield
     for found, digest in functions:
         if is_a(found := on_device(found), *flavour.dispatchers[:1]):
-            _compiled_as[found] = digest, target, len(found.overloads)
+            _compiled_as[found] = digest, made_for, len(found.overloads)
 
 
 def _state_now(flavour: Flavour, dispatcher: Any) -> object:
@@ -222,8 +222,14 @@ def _state_now(flavour: Flavour, dispatcher: Any) -> object:
     found = fingerprint(dispatcher, flavour, with_lines=False)
     if isinstance(found, Uncapturable) or any(each not in _decorated for each, _ in found.device_functions()):
         return None
-    device, settings = loaded(*flavour.device_readers[0])(), {**vars(sys.modules[flavour.config])}
-    return found.digest, getattr(device, "compute_capability", device), settings
+    device = loaded(*flavour.device_readers[0])()
+    return found.digest, getattr(device, "compute_capability", device), _settings(flavour)
+
+
+def _settings(flavour: Flavour) -> object:
+    """The settings that count for code, with `OPT`, which is an option of a kernel but not of a device function."""
+    config = surface(flavour).config
+    return code_settings(config), config.OPT
 
 
 @contextmanager
