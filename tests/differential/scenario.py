@@ -294,6 +294,8 @@ class Run:
         place = str(self.world.root) if tables or self.world.says_place() else ""
         # A name that a #line gives is relative, whether or not code comes of it.
         has_names = tables and any(re.search(r"(?m)^\s*(#|%:)\s*line\b", text) for text in self.world.texts())
+        # LTO-IR with lines has the working directory; what is linked of it may not show that (docs/keys.md, `lines`).
+        has_names = has_names or (tables and options.get("lto"))
         cwd = call.get("cwd", ".") if options.get("debug") or "-G" in raw or has_names else ""
         patches = sorted(
             (each["name"], each["code"]) for each in self.patches if each.get("counts", True) and each["code"]
