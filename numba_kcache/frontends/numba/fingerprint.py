@@ -1126,7 +1126,7 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
 def add_links(reader: Reader, index: int, links: Iterable[Any], name: str) -> None:
     """Read the link inputs of a function, and add their nodes with edges from the function."""
     for item in links:
-        from ...model.linkable import callbacks_of
+        from ...model.linkable import callbacks_of  # here: few kernels link something
 
         try:
             each = read_link(item)
