@@ -167,7 +167,7 @@ class BundleTier(Tier):
 
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""
-        return [key for of, key in self._opened()._at if of == kind]
+        return [key for its_kind, key in self._opened()._at if its_kind == kind]
 
     def _opened(self) -> Bundle:
         if self._bundle is None:

@@ -191,8 +191,8 @@ class Toolchain:
         path, inside = getattr(sys.modules[module], "__file__", None) or "", os.sep + root.replace("/", os.sep) + os.sep
         folder, is_there, _rest = path.rpartition(inside)
         marked = sys.modules.get(root.replace("/", "."))
-        of = str(getattr(marked, "__file__", ""))
-        version = getattr(marked, "__version__", None) if is_there and of.startswith(folder + inside) else None
+        place = str(getattr(marked, "__file__", ""))
+        version = getattr(marked, "__version__", None) if is_there and place.startswith(folder + inside) else None
         known = str(row[1])
         # what was installed later may have replaced what was imported
         is_known = folder in self._folders and row[0].startswith(folder + os.sep) and row[6:] < [_BEGAN_NS]
