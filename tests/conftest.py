@@ -23,6 +23,8 @@ from tests.support.programs import require_paths, starts_programs
 HERE = Path(__file__).parent
 _number = count()
 require_paths()
+# JAX takes three quarters of a device's memory at its first use: tests beside it would have none
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 @contextmanager
